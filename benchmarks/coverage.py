@@ -17,7 +17,7 @@ from fgrlhf.auc import auc_interval
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import StrictModel
-from fgrlhf.data.krippendorff import alpha
+from fgrlhf.data.agreement.alpha import alpha
 from fgrlhf.stats import Interval, mean_interval, paired_interval, ratio_interval, share_of_prompts
 
 PROMPTS = (3, 5, 10, 20, 50, 100, 400)

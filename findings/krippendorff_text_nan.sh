@@ -4,7 +4,7 @@
 #           changes; with another name for the same label it does not.
 # Seen:     krippendorff 0.9.0, 2026-11-29.
 # Here:     A missing answer is a unit without a value, and every text is a label
-#           (fgrlhf/data/krippendorff.py).
+#           (fgrlhf/data/agreement/alpha.py).
 set -euo pipefail
 
 folder="$(mktemp -d)"

@@ -3,7 +3,7 @@
 # Happens:  They count as overlapping: a partial match, and a full match (F1 of 1) under ent_type.
 #           With a gap of one character they do not match.
 # Seen:     nervaluate 1.2.1, 2026-11-29.
-# Here:     Spans match only if they share a character (`overlap`, fgrlhf/data/span_matching.py).
+# Here:     Spans match only if they share a character (`overlap`, fgrlhf/data/agreement/matching.py).
 set -euo pipefail
 
 folder="$(mktemp -d)"

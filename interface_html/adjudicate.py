@@ -23,18 +23,23 @@ from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import FilePath
 from fgrlhf.data.problems import counted
-from interface_html.annotation_matches import missing_labels
 from interface_html.decisions import read_decisions, stale_decisions
 from interface_html.format import FEEDBACK_KEYS, ITEM_KEYS, SHARED, Item
 from interface_html.items import item_json, rows_text
 from interface_html.outputs import OutputSettings
-from interface_html.rules import character_labels, errors_only, side_of, text_labels
+from interface_html.rules import (
+    Document,
+    character_labels,
+    errors_only,
+    missing_labels,
+    side_of,
+    text_labels,
+)
 from interface_html.schema import ALL_PAGES, PAGES_HELP, PageName, Schema, needed_pages
 from interface_html.stored import Study, Submission, read_fitting_study
 from interface_html.submitted import ADJUDICATION_KEYS, KEY_OF_PAGE, is_decided_on
 from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
 
-Document = Mapping[str, Any]
 # of an annotator's error: the adjudicator decides between annotations, and has no suggestions
 LEFT_OUT = ("quote", "origin")
 # what an adjudicator sees of a submission

@@ -8,9 +8,8 @@ Files are matched by the texts of their rows, so annotators may have judged diff
 order. For an undefined figure the report gives the reason.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
 
 from pydantic import Field
 
@@ -19,10 +18,10 @@ from fgrlhf.base.files import write_json
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import FilePath
-from fgrlhf.data.agreement import weight_notes
+from fgrlhf.data.agreement.report import WIDTH, figure_lines, figures_json, weight_notes
 from fgrlhf.data.problems import counted
 from fgrlhf.stats import Figure
-from interface_html.agreement_figures import report, study_files
+from interface_html.agreement_figures import report, shared_responses
 from interface_html.annotator_pairs import judged_counts, pair_agreements, shared_counts
 from interface_html.judged_items import Judged, judged_in_database, judged_in_files
 from interface_html.outputs import OutputSettings
@@ -54,22 +53,22 @@ def write_report(settings: Settings) -> dict[str, Figure]:
     """
     task, judged = _read_judgements(settings)
     figures = report(task, judged)
-    notes = weight_notes(study_files(task.schema, judged))
+    notes = weight_notes(shared_responses(task.schema, judged))
     shared = shared_counts(judged)
     by_annotator = judged_counts(judged)
     pairs = pair_agreements(task.schema, judged)
     for name, count in shared.items():
-        print(f"{name:<44} {count}")
+        print(f"{name:<{WIDTH}} {count}")
     for name, count in by_annotator.items():
         print(f"  {name}: {counted(count, 'item')}")
     for note in notes:
         print(f"note: {note}")
-    for name, figure in figures.items():
-        print(f"{name:<44} {figure}")
+    for line in figure_lines(figures):
+        print(line)
     for pair in pairs:
         print(f"  {pair}")
     if settings.out:
-        content = _figures_json(figures)
+        content = figures_json(figures)
         content["counts"] = shared
         content["items by annotator"] = by_annotator
         content["annotator pairs"] = [asdict(pair) for pair in pairs]
@@ -88,13 +87,6 @@ def _read_judgements(settings: Settings) -> tuple[FeedbackTask, list[Judged]]:
     if settings.db:
         return task, judged_in_database(task, settings.db)
     return task, judged_in_files(task, paths, records)
-
-
-def _figures_json(figures: Mapping[str, Figure]) -> dict[str, Any]:
-    return {
-        name: figure if isinstance(figure, str) else figure.as_dict()
-        for name, figure in figures.items()
-    }
 
 
 def main(argv: Sequence[str] | None = None) -> None:

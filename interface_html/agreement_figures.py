@@ -6,10 +6,11 @@ Those of annotations and ratings are the figures of `fgrlhf data agreement`, of 
 from collections.abc import Hashable, Sequence
 from statistics import median
 
-from fgrlhf.data import agreement, span_rows
-from fgrlhf.data.agreement import clusters_of
+from fgrlhf.data import span_rows
+from fgrlhf.data.agreement import report as agreement
+from fgrlhf.data.agreement.alpha import Units, alpha
+from fgrlhf.data.agreement.responses import Shared, by_response, clusters_of
 from fgrlhf.data.judgements import SOURCE, JudgedResponse, Judgement
-from fgrlhf.data.krippendorff import Units, alpha
 from fgrlhf.stats import Figure, median_interval, ratio_interval
 from fgrlhf.text_types import Prompt
 from interface_html.judged import annotation_judgements, rating_judgements
@@ -34,7 +35,7 @@ def report(task: FeedbackTask, judged: Sequence[Judged]) -> dict[str, Figure]:
     figures: dict[str, Figure] = {}
     if schema.annotates or schema.ratings:
         severities = [severity.name for severity in schema.severities]
-        figures |= agreement.report(study_files(schema, judged), severities)
+        figures |= agreement.report(shared_responses(schema, judged), severities)
     if schema.annotates:
         figures |= _segment_figures(task, judged)
     if schema.compares:
@@ -45,9 +46,9 @@ def report(task: FeedbackTask, judged: Sequence[Judged]) -> dict[str, Figure]:
     return figures
 
 
-def study_files(schema: Schema, judged: Sequence[Judged]) -> dict[str, list[JudgedResponse]]:
-    """The study as the single file that `fgrlhf.data.agreement` reads."""
-    return {"the study": judged_responses(schema, judged)}
+def shared_responses(schema: Schema, judged: Sequence[Judged]) -> list[Shared]:
+    """The responses of a study as a single file."""
+    return by_response({"the study": judged_responses(schema, judged)})
 
 
 def share(

@@ -8,8 +8,8 @@
 items show what annotators mark by themselves. Only items with at least one suggestion count. The
 report has
   - for both arms, `shown` and `hidden`, the active seconds per item and per mark
-  - for each annotator, the F1 of the marks with the suggestions in both arms; marks match if they
-    overlap and have the same kind. A large difference means that suggestions change the judgement
+  - for each annotator, the F1 of the marks with the suggestions in both arms, with the matching of
+    the span F1 of the agreement. A large difference means that suggestions change the judgement
   - for each annotator, the share of the shown suggestions that were accepted as they are.
     Annotators who accept nearly everything, and more than the others, are named
 
@@ -27,11 +27,13 @@ from fgrlhf.base.files import write_json
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import FilePath
-from fgrlhf.data.agreement import clusters_of
+from fgrlhf.data.agreement.matching import overlap_matches, same_type
+from fgrlhf.data.agreement.report import figure_values
+from fgrlhf.data.agreement.responses import clusters_of
+from fgrlhf.data.judgements import SPAN_ASPECT, Judgement
 from fgrlhf.data.problems import counted
 from fgrlhf.stats import Figure, Interval, unpaired_ratio_interval
 from interface_html.agreement_figures import share
-from interface_html.annotation_matches import overlap_matches
 from interface_html.items import read_items
 from interface_html.judged_items import read_record
 from interface_html.outputs import OutputSettings
@@ -102,7 +104,7 @@ class Influence:
             "accepted": self.accepted,
             "accepted by others": self.others,
         }
-        return {**_figures_json(figures), "accepts nearly all": self.accepts_nearly_all}
+        return {**figure_values(figures), "accepts nearly all": self.accepts_nearly_all}
 
 
 # ---- figures (pure) ------------------------------------------------------------------------------
@@ -111,11 +113,24 @@ class Influence:
 def f1_parts(annotation: Annotation) -> tuple[int, int]:
     """(matches, all) of the marks and the suggestions; the F1 of items is sum(matches) / sum(all).
 
-    A mark or a suggestion matches if it overlaps one of the same kind in the other list.
+    Those that overlap, of the same kind and in the same text, are matched one to one, as in the
+    span F1 of the agreement.
     """
-    suggested = [{**one, "error type": one["type"]} for one in annotation.suggestions]
-    matches = overlap_matches(annotation.marks, suggested)
-    return matches, len(annotation.marks) + len(suggested)
+    marks: dict[str, list[Judgement]] = {}  # by the text
+    suggested: dict[str, list[Judgement]] = {}
+    for mark in annotation.marks:
+        marks.setdefault(side_of(mark), []).append(_span(mark["error type"], mark))
+    for one in annotation.suggestions:
+        suggested.setdefault(side_of(one), []).append(_span(one["type"], one))
+    matches = sum(
+        overlap_matches(of_text, suggested.get(side, []), same_type)
+        for side, of_text in marks.items()
+    )
+    return int(matches), len(annotation.marks) + len(annotation.suggestions)
+
+
+def _span(kind: str, mark: Mapping[str, Any]) -> Judgement:
+    return Judgement(SPAN_ASPECT, kind, mark["start"], mark["end"])
 
 
 def arm_figures(annotations: Sequence[Annotation]) -> dict[str, dict[str, Figure | int]]:
@@ -371,19 +386,12 @@ def write_report(settings: Settings) -> list[Influence]:
     print(f"accept nearly everything, and more than the others: {', '.join(named) or 'nobody'}")
     if settings.out:
         content = {
-            "arms": {arm: _figures_json(figures) for arm, figures in arms.items()},
+            "arms": {arm: figure_values(figures) for arm, figures in arms.items()},
             "annotators": {one.annotator: one.as_dict() for one in by_annotator},
             "accept nearly all": named,
         }
         write_json(settings.out, content)
     return by_annotator
-
-
-def _figures_json(figures: Mapping[str, Figure | int]) -> dict[str, Any]:
-    values = {}
-    for name, figure in figures.items():
-        values[name] = figure.as_dict() if isinstance(figure, Interval) else figure
-    return values
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from fgrlhf.data.agreement import pair_figures
-from interface_html.agreement_figures import study_files
+from fgrlhf.data.agreement.errors import SPAN_F1, pair_figures
+from interface_html.agreement_figures import shared_responses
 from interface_html.judged_items import Judged
 from interface_html.schema import Schema
 
@@ -55,7 +55,7 @@ class PairAgreement:
       first: name of an annotator.
       second: name of another one.
       annotated: the number of items that both have annotated.
-      span_f1: `span F1, best match, positions and types`; None if neither has marked an error.
+      span_f1: `TYPED_SPAN_F1`; None if neither has marked an error.
       compared: the number of items that both have compared.
       same_preference: share of output pairs with the same preference; None without any.
     """
@@ -69,7 +69,7 @@ class PairAgreement:
 
     def __str__(self) -> str:
         parts = [
-            f"{self.annotated} annotated by both, span F1 (best match, types)"
+            f"{self.annotated} annotated by both, {SPAN_F1}, positions and types"
             f" {_ratio_text(self.span_f1)}",
             f"{self.compared} compared by both, same preference"
             f" {_ratio_text(self.same_preference)}",
@@ -83,7 +83,7 @@ def _ratio_text(ratio: float | None) -> str:
 
 def pair_agreements(schema: Schema, judged: Sequence[Judged]) -> list[PairAgreement]:
     """The agreement of every two annotators, also of those without a common item."""
-    figures = pair_figures(study_files(schema, judged))
+    figures = pair_figures(shared_responses(schema, judged))
     pairs = []
     for first, second in combinations(judged_counts(judged), 2):
         both = {first, second}

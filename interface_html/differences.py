@@ -19,15 +19,13 @@ from typing import Any
 
 from fgrlhf.data.problems import Complaint, choice_problems, key_problems
 from interface_html.format import ANNOTATIONS
-from interface_html.rules import side_of
+from interface_html.rules import Document, side_of
 from interface_html.schema import Schema
 from interface_html.submitted import is_decided_on
 
 DECISIONS = "decisions"
 TAKEN, MAJORITY, OWN = "taken", "majority", "own"
 SHOWN = 5  # differences in a message
-
-Document = Mapping[str, Any]
 
 
 def differences(schema: Schema, annotations: Sequence[Document]) -> list[str]:

@@ -7,7 +7,7 @@
 from collections import Counter
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -17,7 +17,6 @@ from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import FilePath
 from fgrlhf.data.problems import counted
-from interface_html.annotation_matches import missing_labels
 from interface_html.checks import left_out_text as checks_text
 from interface_html.decisions import (
     JUDGEMENT_KEYS,
@@ -34,7 +33,14 @@ from interface_html.format import RATINGS, Item
 from interface_html.items import rows_text
 from interface_html.outputs import OutputSettings
 from interface_html.ratings import median_ratings
-from interface_html.rules import errors_only, find_cycle, pairs_in_circles, text_labels
+from interface_html.rules import (
+    Document,
+    errors_only,
+    find_cycle,
+    missing_labels,
+    pairs_in_circles,
+    text_labels,
+)
 from interface_html.schema import ALL_PAGES, PAGES_HELP, PageName, Schema, needed_pages
 from interface_html.skips import Skip
 from interface_html.stored import Submission, read_fitting_study
@@ -43,7 +49,6 @@ from interface_html.weighting import NO_WEIGHTS, Weights, read_weights, reliable
 
 Policy = Literal["first", "latest", "majority", "adjudicated", "all"]
 VOTES = ("majority", "adjudicated")  # policies that count votes
-Document = Mapping[str, Any]
 Labels = Sequence[Hashable]  # of the parts of an annotation
 WITH_ARTICLES = {
     "annotation": "an annotation",

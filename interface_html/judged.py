@@ -36,13 +36,12 @@ from interface_html.format import FEEDBACK_KEYS, Item
 from interface_html.ratings import Ratings
 from interface_html.reliability import latest_documents
 from interface_html.row_format import RowFormat
-from interface_html.rules import errors_only
+from interface_html.rules import Document, errors_only
 from interface_html.schema import Schema
 from interface_html.stored import Study, Submission
 from interface_html.suggestions import LIST
 from interface_html.tasks import FeedbackTask
 
-Document = Mapping[str, Any]
 TYPE = "error type"
 _NOUN = {"annotation": "an annotation", "rating": "a rating"}
 COMMENTS, CORRECTIONS, OUTPUT = "comments", "corrections", "output"  # keys of a row
@@ -68,23 +67,8 @@ def annotation_judgements(
 
     Those of the source and missing information are with the first output.
     """
-    judgements = []
     errors = [error for error in doc["errors"] if error.get("output", 0) == output]
-    for error in errors:
-        judgements.append(
-            Judgement(
-                LIKED_ASPECT if error[TYPE] in schema.liked_kinds else rows.marks,
-                error[TYPE],
-                error["start"],
-                error["end"],
-                error.get("severity"),
-                side=error.get("side", RESPONSE),
-                annotator=annotator,
-                reason=error.get("reason") or None,
-                evidence=error["explanation"] or None,
-                origin=error["origin"]["source"] if "origin" in error else None,
-            )
-        )
+    judgements = [mark_judgement(schema, rows.marks, error, annotator) for error in errors]
     if not errors_only(schema, {**doc, "errors": errors})["errors"]:
         judgements.append(Judgement(rows.marks, NO_ERROR, annotator=annotator))
     for information in doc["missing-info"] if output == 0 else []:
@@ -93,6 +77,24 @@ def annotation_judgements(
             Judgement(rows.missing, information[TYPE], annotator=annotator, evidence=evidence)
         )
     return judgements
+
+
+def mark_judgement(
+    schema: Schema, aspect: str, mark: Mapping[str, Any], annotator: str | None = None
+) -> Judgement:
+    """A mark of a valid annotation: an error of this aspect, or a span that is liked."""
+    return Judgement(
+        LIKED_ASPECT if mark[TYPE] in schema.liked_kinds else aspect,
+        mark[TYPE],
+        mark["start"],
+        mark["end"],
+        mark.get("severity"),
+        side=mark.get("side", RESPONSE),
+        annotator=annotator,
+        reason=mark.get("reason") or None,
+        evidence=mark["explanation"] or None,
+        origin=mark["origin"]["source"] if "origin" in mark else None,
+    )
 
 
 def rating_judgements(annotator: str, ratings: Ratings, output: str) -> list[Judgement]:

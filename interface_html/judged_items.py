@@ -13,10 +13,10 @@ from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json
 from fgrlhf.data.names import name_key
 from fgrlhf.data.problems import counted
-from interface_html.annotation_matches import Document
 from interface_html.format import Item
 from interface_html.items import read_items
 from interface_html.ratings import Ratings
+from interface_html.rules import Document
 from interface_html.schema import Schema
 from interface_html.skips import skip_problems
 from interface_html.stored import Submission, read_fitting_study
@@ -24,7 +24,7 @@ from interface_html.tasks import FeedbackTask
 
 
 @dataclass(frozen=True)
-class Comparison:
+class GivenPreference:
     """An annotator's preference for each pair, and the order in which the outputs were shown.
 
     `shown` is None if the order is unknown.
@@ -43,7 +43,7 @@ class Judged:
 
     item: Item
     annotations: dict[str, Document] = field(default_factory=dict)
-    comparisons: dict[str, Comparison] = field(default_factory=dict)
+    comparisons: dict[str, GivenPreference] = field(default_factory=dict)
     seconds: dict[str, list[float]] = field(default_factory=dict)
     ratings: dict[str, Ratings] = field(default_factory=dict)
 
@@ -73,7 +73,7 @@ def judged_items(items: Sequence[Item], submissions: Sequence[Submission]) -> li
         elif submission.page == "rating":
             entry.ratings[submission.annotator] = submission.doc["ratings"]
         else:
-            comparison = Comparison(submission.doc["preference"], submission.shown)
+            comparison = GivenPreference(submission.doc["preference"], submission.shown)
             entry.comparisons[submission.annotator] = comparison
     for (item, _, page), total in seconds.items():
         judged[item].seconds.setdefault(page, []).append(total)
@@ -150,7 +150,7 @@ def _add_judgements(
         if item.feedback is not None:
             entry.annotations[annotator] = item.feedback
         if item.preference is not None:
-            entry.comparisons[annotator] = Comparison(item.preference, recorded["order"])
+            entry.comparisons[annotator] = GivenPreference(item.preference, recorded["order"])
         if item.ratings is not None:
             entry.ratings[annotator] = item.ratings
         for page, value in recorded["seconds"].items():

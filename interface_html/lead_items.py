@@ -17,8 +17,8 @@ def item_agreement(schema: Schema, entry: Judged) -> float | None:
     """How far the annotators of an item agree, 0 to 1; None if it cannot be said.
 
     It is the mean over all pairs of annotators, and for each of them over what they have in common:
-    the span F1 (best match, positions and types) of the annotations, and the share of output pairs
-    with the same preference. Ratings do not count.
+    the span F1 (one-to-one overlap, positions and types) of the annotations, and the share of
+    output pairs with the same preference. Ratings do not count.
     """
     values = []
     for pair in pair_agreements(schema, [entry]):

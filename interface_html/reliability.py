@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import log
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -25,11 +25,11 @@ from fgrlhf.data.problems import counted
 from interface_html.format import Item
 from interface_html.items import read_items
 from interface_html.outputs import OutputSettings
+from interface_html.rules import Document
 from interface_html.schema import PageName
 from interface_html.stored import Submission, read_fitting_study
 from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
 
-Document = Mapping[str, Any]
 Source = Literal["gold", "majority of the others"]
 PAIRS = "pairs"
 NOT_SHARED = {

@@ -54,6 +54,7 @@ DOCUMENT_KEYS = ("errors", "missing-info", "corrected-prediction", "no-error")
 MOST_SEEN = {"seconds": 10**7, "share": 1}  # the keys of what was seen of an output
 LONGEST_REASON = 1000  # code points; templates/rules.js has the same
 ERROR_KEYS = ("error type", "explanation", "start", "end")
+Document = Mapping[str, Any]  # what a page submits
 
 
 def side_of(error: Mapping[str, Any]) -> str:
@@ -118,6 +119,27 @@ def text_labels(schema: Schema, row: Mapping[str, Any], doc: Mapping[str, Any]) 
     for side in sides:
         labels += character_labels(schema.text_of(row, side), doc, side)
     return labels
+
+
+def missing_labels(schema: Schema, documents: Sequence[Document]) -> list[list[tuple | None]]:
+    """For each annotation a label of each sentence that any of them names as missing.
+
+    The label is None if the annotation does not name the sentence.
+    """
+    keys_of_documents = [_sentence_keys(schema, doc) for doc in documents]
+    every_key = sorted({key for keys in keys_of_documents for key in keys})
+    return [[key if key in keys else None for key in every_key] for keys in keys_of_documents]
+
+
+def _sentence_keys(schema: Schema, doc: Document) -> set[tuple]:
+    context = schema.fields.context
+    if context is None:
+        return set()
+    keys = set()
+    for info in doc["missing-info"]:
+        for sentence in info[context.sentences]:
+            keys.add((info["error type"], info[context.id], sentence))
+    return keys
 
 
 def annotation_problems(schema: Schema, row: Mapping[str, Any], doc: Any) -> list[Complaint]:

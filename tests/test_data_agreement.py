@@ -9,19 +9,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fgrlhf.data import krippendorff
-from fgrlhf.data.agreement import (
-    by_response,
-    judged_in_several_files,
-    not_judging_errors,
-    report,
-    weight_notes,
-    words_in,
-)
-from fgrlhf.data.intraclass import consistency
-from fgrlhf.data.judgements import JudgedResponse, Judgement, missing_evidence
-from fgrlhf.data.krippendorff import alpha, middle_ranks, nominal_alpha
-from fgrlhf.data.span_matching import (
+from fgrlhf.data.agreement import alpha as alphas
+from fgrlhf.data.agreement import report as agreement
+from fgrlhf.data.agreement.alpha import alpha, middle_ranks, nominal_alpha
+from fgrlhf.data.agreement.consistency import consistency
+from fgrlhf.data.agreement.errors import words_in
+from fgrlhf.data.agreement.matching import (
     any_type,
     exact_matches,
     mpp_credits,
@@ -29,6 +22,12 @@ from fgrlhf.data.span_matching import (
     partial_credit,
     same_type,
 )
+from fgrlhf.data.agreement.responses import (
+    by_response,
+    judged_in_several_files,
+    not_judging_errors,
+)
+from fgrlhf.data.judgements import JudgedResponse, Judgement, missing_evidence
 from fgrlhf.stats import Interval, share_interval
 from fgrlhf.text_types import Prompt
 
@@ -39,6 +38,14 @@ def mark(start, end, label="x", **parts):
 
 def judged(*judgements, response="aa bb cc dd", name="0"):
     return JudgedResponse(Prompt(name, ""), response, tuple(judgements))
+
+
+def report(files, *settings, **orders):
+    return agreement.report(by_response(files), *settings, **orders)
+
+
+def weight_notes(files):
+    return agreement.weight_notes(by_response(files))
 
 
 def nominal_of(matrix):
@@ -130,7 +137,7 @@ def test_items_left_out_in_blocks_are_the_same(monkeypatch):
     items = [[["x", "x"], ["x", "y"]], [["y", "y"]], [["x", "y"]]] * 7
     in_blocks = alpha(items)
     assert in_blocks.low < in_blocks.high
-    monkeypatch.setattr(krippendorff, "AT_ONCE", 4)  # the last block has one item
+    monkeypatch.setattr(alphas, "AT_ONCE", 4)  # the last block has one item
     assert alpha(items) == in_blocks
 
 
@@ -659,12 +666,12 @@ def test_who_never_looked_for_errors_has_not_marked_nothing():
         figures = report({"f": items})
         assert figures["span F1, exact, positions"].mean == 1
         assert figures["alpha, words marked or not"].mean == 1
-        assert not_judging_errors({"f": items}) == len(others)
+        assert not_judging_errors(by_response({"f": items})) == len(others)
     nothing = Judgement("a", "no error", annotator="carla")
     figures = report({"f": [judged(*marks, nothing, scored)]})
     # anna and ben: 2 of 2; anna and carla, ben and carla: 0 of 1
     assert figures["span F1, exact, positions"].mean == pytest.approx(2 / 4)
-    assert not_judging_errors({"f": [judged(*marks, nothing)]}) == 0
+    assert not_judging_errors(by_response({"f": [judged(*marks, nothing)]})) == 0
 
 
 def test_an_error_of_the_whole_response_is_one_that_has_no_span():
@@ -672,7 +679,7 @@ def test_an_error_of_the_whole_response_is_one_that_has_no_span():
     whole = Judgement("a", "omission", annotator="ben")
     item = judged(mark(0, 2, annotator="anna"), mark(3, 5, annotator="anna"), whole)
     assert report({"f": [item]})["span F1, exact, positions"].mean == 0
-    assert not_judging_errors({"f": [item]}) == 0
+    assert not_judging_errors(by_response({"f": [item]})) == 0
 
 
 def test_a_rated_response_with_one_annotator_of_errors_has_no_figure():

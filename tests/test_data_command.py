@@ -413,7 +413,7 @@ def test_agreement_of_files(tmp_path, capsys):
     )
     figures = json.loads(out.read_text(encoding="utf-8"))
     assert figures["span F1, exact, positions"] == {"mean": 0, "low": None, "high": None}
-    assert figures["span F1, best match, positions"]["mean"] == 1
+    assert figures["span F1, one-to-one overlap, positions"]["mean"] == 1
     # 3 shared characters of spans of 4 and 3
     assert figures["span F, MPP, positions"]["mean"] == pytest.approx((3 / 4 + 1) / 2)
     assert not any("severities" in name for name in figures)

@@ -10,7 +10,7 @@ from test_schema import broken
 from test_severities import SEVERITIES
 
 from fgrlhf.data import span_rows
-from fgrlhf.data.agreement import Shared
+from fgrlhf.data.agreement.responses import Shared
 from fgrlhf.data.formats import SPANS
 from interface_html.adjudicate import items_to_adjudicate
 from interface_html.agreement_figures import report

@@ -271,7 +271,7 @@ def test_agreement_counts_the_marks_of_all_outputs(task, tmp_path):
     first, second = doc(wrong(0, 8, 1), wrong(0, 5, 2)), doc(wrong(0, 8, 1), wrong(0, 3))
     judged = [Judged(item, {"anna": first, "ben": second})]
     figures = report(task, judged)
-    for name in ("span F1, exact", "span F1, best match", "span F, MPP"):
+    for name in ("span F1, exact", "span F1, one-to-one overlap", "span F, MPP"):
         assert figures[f"{name}, positions and types"].mean == pytest.approx(2 / 4)
     (pair,) = pair_agreements(task.schema, judged)
     assert pair.span_f1 == pytest.approx(2 / 4)

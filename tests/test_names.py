@@ -8,7 +8,7 @@ from test_database import DOC, Clock, submit
 from test_served_pages import visiting
 
 from fgrlhf.base.files import write_json
-from fgrlhf.data.agreement import by_response
+from fgrlhf.data.agreement.responses import by_response
 from fgrlhf.data.judgements import JUDGEMENTS
 from fgrlhf.data.names import Spellings, name_key
 from fgrlhf.data.rows import Row

@@ -18,7 +18,6 @@ from fgrlhf.data.problems import DataError
 from fgrlhf.data.rows import Row, RowError
 from interface_html.adjudicate import items_to_adjudicate
 from interface_html.agreement_figures import report
-from interface_html.annotation_matches import overlap_matches
 from interface_html.annotator_pairs import pair_agreements
 from interface_html.export import Settings, export, judged_items
 from interface_html.format import Item
@@ -97,7 +96,6 @@ def test_labels_of_the_response_have_no_marks_of_the_source():
         character_labels("The cat", doc(wrong(0, 3), omission(4, 7))) == ["Wrong"] * 3 + [None] * 4
     )
     assert side_of(omission(0, 1)) == "source" and side_of(wrong(0, 1)) == "response"
-    assert overlap_matches([wrong(0, 3)], [omission(0, 3)]) == 0
 
 
 def test_marks_of_the_source_count_in_the_majority_and_in_disagreements(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import random
+from pathlib import Path
 
 import pytest
 from made_tasks import ROW, WRONG, task_with
@@ -12,10 +13,14 @@ from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_json
 from fgrlhf.cli.data import main
 from fgrlhf.data import span_rows
-from fgrlhf.data.agreement import by_response
+from fgrlhf.data.agreement.errors import SPAN_F1
+from fgrlhf.data.agreement.responses import by_response
 from fgrlhf.data.judgements import JUDGEMENTS, Judgement
-from interface_html import export
+from interface_html import agreement, export
+from interface_html.agreement import Settings as AgreementSettings
+from interface_html.agreement import write_report
 from interface_html.agreement_figures import report
+from interface_html.annotator_pairs import pair_agreements
 from interface_html.database import Database, Receipt
 from interface_html.format import Item
 from interface_html.items import read_items
@@ -289,6 +294,7 @@ def test_both_commands_give_the_same_figures_of_the_same_judgements(keys, tmp_pa
     write_judgements(task, read_database(db, "made"), str(rows))
     main(["agreement", str(rows), "severities=[minor,major]", f"out={out}"])
     of_rows = json.loads(out.read_text())
+    del of_rows["definitions"]
     assert len(of_rows) > 8 and set(of_rows) <= set(of_study)
     for name, figure in of_rows.items():
         one = of_study[name]
@@ -299,6 +305,49 @@ def test_both_commands_give_the_same_figures_of_the_same_judgements(keys, tmp_pa
         "seconds" in name or "sentences" in name or "undefined" in str(of_study[name])
         for name in further
     )
+
+
+def test_a_long_mark_matches_one_of_two_in_it_by_both_doors(tmp_path, capsys, monkeypatch):
+    """Anna marks [0, 3) and [4, 7), Ben [0, 7): by hand, and the text says what was computed."""
+    task = task_with(tmp_path, severities=SEVERITIES, overlap=True)
+    monkeypatch.setattr("interface_html.agreement.feedback_of", lambda name: task)
+    db = tmp_path / "f.sqlite"
+    database = Database(db, "made", per_item=2)
+    row = {**ROW, "response": "aaa bbb ccc", "responses": ["aaa bbb ccc", *OUTPUTS[1:]]}
+    database.add_items([Item("0", task.format.item_row(task.schema, row, ""))])
+    marks = {"anna": [error(0, 3, "minor"), error(4, 7, "minor")], "ben": [error(0, 7, "major")]}
+    for name, errors in marks.items():
+        given = database.next(name, "annotation", 4)
+        database.submit(given, name, annotation(*errors), Receipt(1.0, "1"))
+    database.close()
+    rows = tmp_path / "rows.jsonl"
+    write_judgements(task, read_database(db, "made"), str(rows))
+    capsys.readouterr()
+    outs = [tmp_path / "study.json", tmp_path / "file.json"]
+    write_report(AgreementSettings(task="made", db=str(db), out=str(outs[0])))
+    of_study = capsys.readouterr().out
+    main(["agreement", str(rows), "severities=[minor,major]", f"out={outs[1]}"])
+    of_file = capsys.readouterr().out
+    study, file = (json.loads(out.read_text()) for out in outs)
+    # two of three spans; Ben's mark and one of Anna's share 3 characters of 7 and 3
+    by_hand = {"exact": 0, "one-to-one overlap": 2 / 3}
+    by_hand = {f"span F1, {name}": value for name, value in by_hand.items()}
+    for name, value in (by_hand | {"span F, MPP": (1 + 3 / 7) / 3}).items():
+        for which in ("positions", "positions and types"):
+            assert file[f"{name}, {which}"]["mean"] == pytest.approx(value)
+    # words: both marked the first two; the matched pair of severities differs, which chance would do
+    assert file["alpha, words marked or not"]["mean"] == 1
+    assert file["alpha, severities of matched spans (ordinal)"]["mean"] == 0
+    assert pair_agreements(task.schema, judged_in_database(task, str(db)))[0].span_f1 == 2 / 3
+    for name, figure in file.items():
+        if name != "definitions":
+            assert study[name] == figure and name in of_study and name in of_file
+    assert "Hripcsak & Rothschild 2005" in file["definitions"][SPAN_F1]
+    for name, text in file["definitions"].items():
+        assert study["definitions"][name] == text
+        assert f"{name}: {text}" in of_study and f"{name}: {text}" in of_file
+    page = (Path(agreement.__file__).parent / "templates" / "lead.js").read_text(encoding="utf-8")
+    assert SPAN_F1.replace("span", "Span") in page
 
 
 def test_the_server_agrees_with_the_judgements_on_severities(severe, tmp_path):

@@ -46,12 +46,17 @@ def _check_different(values: list[str], what: str) -> None:
 def agreement(*files: str, settings: AgreementSettings) -> None:
     """Print how far annotators agree. Several files are the judgements of one annotator each."""
     # imports scipy, which other actions do not need
-    from fgrlhf.data.agreement import (
-        judged_in_several_files,
-        not_judging_errors,
+    from fgrlhf.data.agreement.report import (
+        figure_lines,
+        figures_json,
         report,
         verdict_aspects,
         weight_notes,
+    )
+    from fgrlhf.data.agreement.responses import (
+        by_response,
+        judged_in_several_files,
+        not_judging_errors,
     )
 
     if settings.out is not None:
@@ -65,26 +70,24 @@ def agreement(*files: str, settings: AgreementSettings) -> None:
             " files. The rows of the later files count as further copies of the response. If the"
             " name stands for several people, give each of them a name of their own"
         )
-    left_out = not_judging_errors(judged)
+    shared = by_response(judged)
+    left_out = not_judging_errors(shared)
     if left_out:
         print(
             f"note: the figures about errors leave out {counted(left_out, 'annotation')} with only"
             " scores or verdicts of other aspects"
         )
-    unknown = sorted(set(settings.orders) - set(verdict_aspects(judged)))
+    unknown = sorted(set(settings.orders) - set(verdict_aspects(shared)))
     if unknown:
-        known = ", ".join(verdict_aspects(judged)) or "none"
+        known = ", ".join(verdict_aspects(shared)) or "none"
         raise UserError(
             f"orders: no response has a verdict of the aspect {shorten(unknown[0])}; aspects with"
             f" verdicts: {shorten(known, 200)}"
         )
-    for note in weight_notes(judged):
+    for note in weight_notes(shared):
         print(f"note: {note}")
-    figures = report(judged, settings.severities, settings.orders)
-    for name, figure in figures.items():
-        print(f"{name:<44} {figure}")
+    figures = report(shared, settings.severities, settings.orders)
+    for line in figure_lines(figures):
+        print(line)
     if settings.out is not None:
-        values = {}
-        for name, figure in figures.items():
-            values[name] = figure if isinstance(figure, str) else figure.as_dict()
-        write_json(settings.out, values)
+        write_json(settings.out, figures_json(figures))

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from fgrlhf.base.errors import UserError, suggestion
-from fgrlhf.data.agreement import judges_errors
+from fgrlhf.data.agreement.responses import judges_errors
 from fgrlhf.data.judgements import (
     LIKED_ASPECT,
     MISSING_ASPECT,

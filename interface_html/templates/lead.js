@@ -111,7 +111,7 @@
       withCount(number(pair.span_f1, 2), pair.annotated),
       withCount(percent(pair.same_preference), pair.compared),
     ]);
-    return table(t("Agreement"), [t("Annotators"), t("Span F1 (items)"), t("Same preference (items)")], rows);
+    return table(t("Agreement"), [t("Annotators"), t("Span F1, one-to-one overlap (items)"), t("Same preference (items)")], rows);
   }
 
   function ratingTable(ratings) {

@@ -6,8 +6,9 @@
 Words are compared, and spans: runs of neighbouring words with the same severity. A predicted span
 is right if the same run is marked, with the same severity in `exact/...`, with any in `place/...`.
 In `mpp/...` and `mpp place/...` a span that overlaps a marked one earns the share that overlaps, in
-characters (`mpp_credits` of fgrlhf/data/span_matching.py), again with the same severity and with
-any. Precision, recall and F1 are pooled over all rows. Words that no rater has judged are left out.
+characters (`mpp_credits` of fgrlhf/data/agreement/matching.py), again with the same severity and
+with any. Precision, recall and F1 are pooled over all rows. Words that no rater has judged are left
+out.
 
 The baselines know no text: `none` marks nothing, as most words have no error, and `all` marks every
 word. The first one's F1 is 0.
@@ -24,8 +25,8 @@ from fgrlhf.base.files import write_json
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import FilePath, StrictModel
+from fgrlhf.data.agreement.matching import any_type, mpp_credits, same_type
 from fgrlhf.data.judgements import SPAN_ASPECT, Judgement
-from fgrlhf.data.span_matching import any_type, mpp_credits, same_type
 from fgrlhf.reward_models.loading import load_segment_classifier
 from fgrlhf.reward_models.scoring import SegmentScorer
 from fgrlhf.reward_utils import load_segmenter

@@ -19,7 +19,7 @@ from collections.abc import Hashable, Mapping, Sequence
 import numpy as np
 from scipy.sparse import csr_array
 
-from fgrlhf.data.krippendorff import NOT_SHARED, weighted_figure
+from fgrlhf.data.agreement.alpha import NOT_SHARED, weighted_figure
 from fgrlhf.stats import ROUNDING, Figure
 
 
