@@ -335,7 +335,7 @@ def test_a_long_mark_matches_one_of_two_in_it_by_both_doors(tmp_path, capsys, mo
     for name, value in (by_hand | {"span F, MPP": (1 + 3 / 7) / 3}).items():
         for which in ("positions", "positions and types"):
             assert file[f"{name}, {which}"]["mean"] == pytest.approx(value)
-    # words: both marked the first two; the matched pair of severities differs, which chance would do
+    # both marked the same words; the one matched pair of severities differs, as by chance
     assert file["alpha, words marked or not"]["mean"] == 1
     assert file["alpha, severities of matched spans (ordinal)"]["mean"] == 0
     assert pair_agreements(task.schema, judged_in_database(task, str(db)))[0].span_f1 == 2 / 3
