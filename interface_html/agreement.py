@@ -23,7 +23,7 @@ from fgrlhf.data.problems import counted
 from fgrlhf.stats import Figure
 from interface_html.agreement_figures import report, shared_responses
 from interface_html.annotator_pairs import judged_counts, pair_agreements, shared_counts
-from interface_html.judged_items import Judged, judged_in_database, judged_in_files
+from interface_html.judged_items import JudgedItem, judged_in_database, judged_in_files
 from interface_html.outputs import OutputSettings
 from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
 
@@ -76,7 +76,7 @@ def write_report(settings: Settings) -> dict[str, Figure]:
     return figures
 
 
-def _read_judgements(settings: Settings) -> tuple[FeedbackTask, list[Judged]]:
+def _read_judgements(settings: Settings) -> tuple[FeedbackTask, list[JudgedItem]]:
     paths = [path for path in settings.files.split(",") if path]
     records = [path for path in settings.records.split(",") if path]
     if bool(settings.db) == bool(paths):

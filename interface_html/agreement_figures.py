@@ -14,7 +14,7 @@ from fgrlhf.data.judgements import SOURCE, JudgedResponse, Judgement
 from fgrlhf.stats import Figure, median_interval, ratio_interval
 from fgrlhf.text_types import Prompt
 from interface_html.judged import annotation_judgements, rating_judgements
-from interface_html.judged_items import Judged
+from interface_html.judged_items import JudgedItem
 from interface_html.rules import is_weak_order
 from interface_html.schema import PageName, Schema
 from interface_html.tasks import FeedbackTask
@@ -29,7 +29,7 @@ ORDER_UNKNOWN = (
 NO_TIMES = "no times were recorded"
 
 
-def report(task: FeedbackTask, judged: Sequence[Judged]) -> dict[str, Figure]:
+def report(task: FeedbackTask, judged: Sequence[JudgedItem]) -> dict[str, Figure]:
     """All figures, by name."""
     schema = task.schema
     figures: dict[str, Figure] = {}
@@ -46,7 +46,7 @@ def report(task: FeedbackTask, judged: Sequence[Judged]) -> dict[str, Figure]:
     return figures
 
 
-def shared_responses(schema: Schema, judged: Sequence[Judged]) -> list[Shared]:
+def shared_responses(schema: Schema, judged: Sequence[JudgedItem]) -> list[Shared]:
     """The responses of a study as a single file."""
     return by_response({"the study": judged_responses(schema, judged)})
 
@@ -70,7 +70,7 @@ def share(
     return ratio_interval([part for part, _ in parts], [whole for _, whole in parts], clusters)
 
 
-def _active_seconds(judged: Sequence[Judged], page: PageName) -> Figure:
+def _active_seconds(judged: Sequence[JudgedItem], page: PageName) -> Figure:
     """The median over items of the median active time of an item's annotators on a page."""
     seconds = [median(entry.seconds[page]) for entry in judged if entry.seconds.get(page)]
     if not seconds:
@@ -81,7 +81,7 @@ def _active_seconds(judged: Sequence[Judged], page: PageName) -> Figure:
 # ---- annotations and ratings ---------------------------------------------------------------------
 
 
-def judged_responses(schema: Schema, judged: Sequence[Judged]) -> list[JudgedResponse]:
+def judged_responses(schema: Schema, judged: Sequence[JudgedItem]) -> list[JudgedResponse]:
     """The annotations and ratings as judgements, for the figures of `fgrlhf data agreement`.
 
     Each response of an item is one; only the texts that identify it are there.
@@ -108,7 +108,7 @@ def judged_responses(schema: Schema, judged: Sequence[Judged]) -> list[JudgedRes
     return responses
 
 
-def _segment_figures(task: FeedbackTask, judged: Sequence[Judged]) -> dict[str, Figure]:
+def _segment_figures(task: FeedbackTask, judged: Sequence[JudgedItem]) -> dict[str, Figure]:
     """Alpha of the labels of the task's segments, under the names of the task's format."""
     units: dict[str, list[Units]] = {}
     for entry in judged:
@@ -120,7 +120,7 @@ def _segment_figures(task: FeedbackTask, judged: Sequence[Judged]) -> dict[str, 
     return {f"alpha, {name}": alpha(of_name, clusters=names) for name, of_name in units.items()}
 
 
-def _clusters(schema: Schema, judged: Sequence[Judged]) -> list[Hashable]:
+def _clusters(schema: Schema, judged: Sequence[JudgedItem]) -> list[Hashable]:
     """Of each item, its cluster: items with one title are similar."""
     return clusters_of([entry.item.row[schema.fields.title] for entry in judged])
 
@@ -128,7 +128,7 @@ def _clusters(schema: Schema, judged: Sequence[Judged]) -> list[Hashable]:
 # ---- comparisons ---------------------------------------------------------------------------------
 
 
-def _comparison_figures(schema: Schema, judged: Sequence[Judged]) -> dict[str, Figure]:
+def _comparison_figures(schema: Schema, judged: Sequence[JudgedItem]) -> dict[str, Figure]:
     listed = list(range(len(schema.fields.outputs)))
     names = _clusters(schema, judged)
     shown_first = []

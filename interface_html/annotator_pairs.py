@@ -8,11 +8,11 @@ from itertools import combinations
 
 from fgrlhf.data.agreement.errors import SPAN_F1, pair_figures
 from interface_html.agreement_figures import shared_responses
-from interface_html.judged_items import Judged
+from interface_html.judged_items import JudgedItem
 from interface_html.schema import Schema
 
 
-def judged_counts(judged: Sequence[Judged]) -> dict[str, int]:
+def judged_counts(judged: Sequence[JudgedItem]) -> dict[str, int]:
     """For each annotator, the number of items with a judgement by them."""
     counts: Counter[str] = Counter()
     for entry in judged:
@@ -20,7 +20,7 @@ def judged_counts(judged: Sequence[Judged]) -> dict[str, int]:
     return dict(sorted(counts.items()))
 
 
-def shared_counts(judged: Sequence[Judged]) -> dict[str, int]:
+def shared_counts(judged: Sequence[JudgedItem]) -> dict[str, int]:
     """What the agreement is computed from: numbers of items, and of annotator pairs on them."""
     annotated = [len(entry.annotations) for entry in judged]
     compared = [len(entry.comparisons) for entry in judged]
@@ -81,7 +81,7 @@ def _ratio_text(ratio: float | None) -> str:
     return "undefined" if ratio is None else f"{ratio:.3f}"
 
 
-def pair_agreements(schema: Schema, judged: Sequence[Judged]) -> list[PairAgreement]:
+def pair_agreements(schema: Schema, judged: Sequence[JudgedItem]) -> list[PairAgreement]:
     """The agreement of every two annotators, also of those without a common item."""
     figures = pair_figures(shared_responses(schema, judged))
     pairs = []

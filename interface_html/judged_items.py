@@ -35,7 +35,7 @@ class GivenPreference:
 
 
 @dataclass
-class Judged:
+class JudgedItem:
     """An item with the judgements of its annotators, by annotator.
 
     `seconds` has the active times of the annotators, by page.
@@ -51,14 +51,14 @@ class Judged:
 # ---- from a database -----------------------------------------------------------------------------
 
 
-def judged_items(items: Sequence[Item], submissions: Sequence[Submission]) -> list[Judged]:
+def judged_items(items: Sequence[Item], submissions: Sequence[Submission]) -> list[JudgedItem]:
     """The latest judgements of each annotator.
 
     Args:
       items: those to include.
       submissions: by time; those on other items are left out.
     """
-    judged = {item.id: Judged(item) for item in items}
+    judged = {item.id: JudgedItem(item) for item in items}
     # active time by (item, annotator, page), so that revisions add to the time of the first version
     seconds: dict[tuple[str, str, str], float] = {}
     for submission in submissions:
@@ -80,7 +80,7 @@ def judged_items(items: Sequence[Item], submissions: Sequence[Submission]) -> li
     return list(judged.values())
 
 
-def judged_in_database(task: FeedbackTask, path: str) -> list[Judged]:
+def judged_in_database(task: FeedbackTask, path: str) -> list[JudgedItem]:
     """The latest judgements of each annotator in a server's database."""
     study = read_fitting_study(path, task.schema)
     return judged_items(study.items, study.submissions)
@@ -91,7 +91,7 @@ def judged_in_database(task: FeedbackTask, path: str) -> list[Judged]:
 
 def judged_in_files(
     task: FeedbackTask, paths: Sequence[str], records: Sequence[str] = ()
-) -> list[Judged]:
+) -> list[JudgedItem]:
     """The judgements in feedback files.
 
     Args:
@@ -103,12 +103,12 @@ def judged_in_files(
         counts = f"{counted(len(records), 'record')} for {counted(len(paths), 'file')}"
         raise UserError(f"{counts}: give one record for each file, in the same order")
     files = [read_items(task, path) for path in paths]
-    judged: dict[Hashable, Judged] = {}
+    judged: dict[Hashable, JudgedItem] = {}
     first_of: dict[str, str] = {}  # the first file of each annotator whom the records name
     for i, (path, items) in enumerate(zip(paths, files)):
         contents = _contents(task, items)
         for content, item in zip(contents, items):
-            judged.setdefault(content, Judged(item))
+            judged.setdefault(content, JudgedItem(item))
         record = read_record(task.schema, records[i], len(items)) if records else None
         name = _recorded_name(record or ())
         first = first_of.setdefault(name, path) if name else path
@@ -139,7 +139,7 @@ def _contents(task: FeedbackTask, items: Sequence[Item]) -> list[Hashable]:
 
 
 def _add_judgements(
-    judged: Sequence[Judged],
+    judged: Sequence[JudgedItem],
     annotator: str,
     items: Sequence[Item],
     record: Sequence[Mapping[str, Any]] | None,

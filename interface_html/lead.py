@@ -29,7 +29,7 @@ from interface_html.connections import reading
 from interface_html.database import Database, RefusedError
 from interface_html.format import Item
 from interface_html.items import item_json
-from interface_html.judged_items import Judged, judged_items
+from interface_html.judged_items import JudgedItem, judged_items
 from interface_html.languages import ENGLISH, Language
 from interface_html.lead_items import item_list, item_view
 from interface_html.reliability import ReliabilityReport, report
@@ -254,7 +254,7 @@ def notes(schema: Schema, study: Study) -> list[Note]:
     return sorted(entries, key=lambda note: -note.created)
 
 
-def rating_agreement(schema: Schema, judged: Sequence[Judged]) -> list[dict[str, Any]]:
+def rating_agreement(schema: Schema, judged: Sequence[JudgedItem]) -> list[dict[str, Any]]:
     """For every two annotators who rated a common item, how far their ratings differ.
 
     Alpha with its interval, as in the agreement report, takes seconds: too long for a live page.

@@ -6,14 +6,14 @@ from typing import Any
 
 from interface_html.adjudicate import degree
 from interface_html.annotator_pairs import judged_counts, pair_agreements
-from interface_html.judged_items import Judged, judged_items
+from interface_html.judged_items import JudgedItem, judged_items
 from interface_html.rules import side_of
 from interface_html.schema import SOURCE, Schema
 from interface_html.stored import Study
 from interface_html.stored import Submission as Stored
 
 
-def item_agreement(schema: Schema, entry: Judged) -> float | None:
+def item_agreement(schema: Schema, entry: JudgedItem) -> float | None:
     """How far the annotators of an item agree, 0 to 1; None if it cannot be said.
 
     It is the mean over all pairs of annotators, and for each of them over what they have in common:

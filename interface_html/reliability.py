@@ -40,7 +40,7 @@ NOT_SHARED = {
 
 
 @dataclass(frozen=True)
-class Answer:
+class GivenLabel:
     """An annotator's label for one segment or pair, beside the right label.
 
     Args:
@@ -92,7 +92,7 @@ class ReliabilityReport(StrictModel):
 # ---- figures (pure) ------------------------------------------------------------------------------
 
 
-def balanced_accuracy(answers: Sequence[Answer], classes: int) -> float:
+def balanced_accuracy(answers: Sequence[GivenLabel], classes: int) -> float:
     """Mean over the right labels' classes of the share that was recognised, smoothed.
 
         r = mean_c n_cc / n_c,    n = K^2 / sum_c (1 / n_c),    b = (n r + 1) / (n + C)
@@ -128,7 +128,7 @@ def vote_weight(balanced: float, classes: int) -> float:
 
 
 def reliability_of(
-    answers: Sequence[Answer],
+    answers: Sequence[GivenLabel],
     classes: Mapping[str, int],
     items: int,
     repeated: Sequence[bool],
@@ -196,23 +196,23 @@ def page_labels(
 
 def answers_to_gold(
     task: FeedbackTask, item: Item, page: PageName, given: Document, right: Document
-) -> list[Answer]:
+) -> list[GivenLabel]:
     labels = page_labels(task, item, page, [given, right])
-    return [Answer(kind, *pair) for kind, pairs in labels.items() for pair in pairs]
+    return [GivenLabel(kind, *pair) for kind, pairs in labels.items() for pair in pairs]
 
 
 def answers_to_others(
     task: FeedbackTask, item: Item, page: PageName, documents: Mapping[str, Document]
-) -> dict[str, list[Answer]]:
+) -> dict[str, list[GivenLabel]]:
     """For each annotator of an item, the labels for which the others' majority gave one label."""
     names = list(documents)
-    answers: dict[str, list[Answer]] = {name: [] for name in names}
+    answers: dict[str, list[GivenLabel]] = {name: [] for name in names}
     for kind, segments in page_labels(task, item, page, list(documents.values())).items():
         for labels in segments:
             for i, name in enumerate(names):
                 right = leading_label([*labels[:i], *labels[i + 1 :]])
                 if right is not None:
-                    answers[name].append(Answer(kind, labels[i], right))
+                    answers[name].append(GivenLabel(kind, labels[i], right))
     return answers
 
 
@@ -268,7 +268,7 @@ def report(
     for page in task.schema.pages:
         if page == "rating":
             continue
-        answers: dict[str, list[Answer]] = defaultdict(list)
+        answers: dict[str, list[GivenLabel]] = defaultdict(list)
         judged: Counter[str] = Counter()
         repeated: dict[str, list[bool]] = defaultdict(list)
         documents = latest_documents(submissions, page)
@@ -280,7 +280,7 @@ def report(
                     repeated[name] += _same(task, item, page, earlier[name], given[name])
                 continue
             right = gold_by_content.get(task.content(item), {}).get(page)
-            found: Mapping[str, list[Answer]] = {}
+            found: Mapping[str, list[GivenLabel]] = {}
             if right is not None:
                 found = {
                     name: answers_to_gold(task, item, page, doc, right)
@@ -306,7 +306,7 @@ def _same(
     return [a == b for pairs in labels.values() for a, b in pairs]
 
 
-def class_counts(answers: Iterable[Answer]) -> dict[str, int]:
+def class_counts(answers: Iterable[GivenLabel]) -> dict[str, int]:
     """The number of classes of each kind: those that anyone gave or that are right."""
     used: dict[str, set[Hashable]] = {}
     for answer in answers:

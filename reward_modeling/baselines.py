@@ -30,7 +30,7 @@ from sklearn.preprocessing import MaxAbsScaler, StandardScaler
 from fgrlhf.reward_models.prefix import RMText
 from fgrlhf.reward_models.text_features import segment_features
 from fgrlhf.words import count_words
-from reward_modeling.judged import Judged, difference, prompts_of
+from reward_modeling.judged import Predictions, difference, prompts_of
 
 NAMES = {
     "majority": "the most frequent label",
@@ -40,7 +40,7 @@ NAMES = {
 }
 MOST_STEPS = 2_000  # of the optimiser, which stops when it has converged
 
-Baselines = dict[str, Judged]  # by name, what each predicts of the dev cases
+Baselines = dict[str, Predictions]  # by name, what each predicts of the dev cases
 
 
 def segment_baselines(
@@ -67,7 +67,7 @@ def segment_baselines(
     judged = [sum(label is not None for label in labels) for _, labels in dev]
     prompts_N = np.repeat(prompts or prompts_of([text.prefix for text, _ in dev]), judged)
     return {
-        name: Judged("segments", scores_N, dev_wrong, prompts_N)
+        name: Predictions("segments", scores_N, dev_wrong, prompts_N)
         for name, scores_N in predicted.items()
     }
 
@@ -106,12 +106,12 @@ def pair_baselines(
     prefixes = [responses[0].prefix for responses, _ in dev]
     prompts_N = np.repeat(prompts or prompts_of(prefixes), [len(pairs) for _, pairs in dev])
     return {
-        name: Judged("pairs", probabilities_N - 0.5, dev_first_better, prompts_N)
+        name: Predictions("pairs", probabilities_N - 0.5, dev_first_better, prompts_N)
         for name, probabilities_N in predicted.items()
     }
 
 
-def against(model: Judged, baselines: Baselines) -> dict[str, dict[str, Any]]:
+def against(model: Predictions, baselines: Baselines) -> dict[str, dict[str, Any]]:
     """The figures of every baseline as JSON, and the difference of the accuracies.
 
     `difference` is the model's accuracy minus the baseline's, with its interval over prompts. A
@@ -124,7 +124,7 @@ def against(model: Judged, baselines: Baselines) -> dict[str, dict[str, Any]]:
     return results
 
 
-def comparison(model: Judged, baselines: Baselines) -> str:
+def comparison(model: Predictions, baselines: Baselines) -> str:
     """The baselines' numbers, and a line on whether the reward model beats them."""
     numbers = {name: baseline.numbers() for name, baseline in baselines.items()}
     others = []
@@ -135,7 +135,7 @@ def comparison(model: Judged, baselines: Baselines) -> str:
     return f"baselines on dev: {', '.join(others)}\n{verdict(model, baselines)}"
 
 
-def verdict(model: Judged, baselines: Baselines) -> str:
+def verdict(model: Predictions, baselines: Baselines) -> str:
     """Whether the reward model is more accurate than the best baseline on dev."""
     accuracies = {name: float(one.right.mean()) for name, one in baselines.items()}
     best = max(accuracies, key=lambda name: accuracies[name])

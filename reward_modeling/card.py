@@ -8,7 +8,7 @@ from typing import Any
 from fgrlhf.reward_models.spec import RewardModelSpec
 from reward_modeling.baselines import NAMES, Baselines, verdict
 from reward_modeling.config import RMConfig
-from reward_modeling.judged import FEW_PROMPTS, Evaluations, Judged
+from reward_modeling.judged import FEW_PROMPTS, Evaluations, Predictions
 
 # figures on the card, if they were measured: key -> name
 SHOWN = {
@@ -31,7 +31,7 @@ def choice_of(evaluations: Evaluations) -> dict[str, Any]:
     return {"evaluations": len(evaluations.right), "optimism": evaluations.optimism()}
 
 
-def notes_of(judged: Judged, choice: Mapping[str, Any]) -> list[str]:
+def notes_of(judged: Predictions, choice: Mapping[str, Any]) -> list[str]:
     """What to know before the dev figures are believed."""
     prompts = judged.number_of_prompts
     notes = []
@@ -59,14 +59,14 @@ def notes_of(judged: Judged, choice: Mapping[str, Any]) -> list[str]:
     return notes
 
 
-def figure_low(judged: Judged) -> float | None:
+def figure_low(judged: Predictions) -> float | None:
     """The lower bound of the accuracy; None without an interval."""
     accuracy = judged.figures()["accuracy"]
     return None if isinstance(accuracy, str) or not accuracy.has_bounds else accuracy.low
 
 
 def model_card(
-    config: RMConfig, spec: RewardModelSpec, judged: Judged, baselines: Baselines, command: str
+    config: RMConfig, spec: RewardModelSpec, judged: Predictions, baselines: Baselines, command: str
 ) -> str:
     """The text of README.md.
 

@@ -26,7 +26,7 @@ CaseKind = Literal["segments", "pairs"]
 
 
 @dataclass(frozen=True)
-class Judged:
+class Predictions:
     """Predictions of all dev cases.
 
     Attributes:
@@ -128,7 +128,7 @@ def prompts_of(
     return [places.setdefault(name, len(places)) for name in names]
 
 
-def difference(model: Judged, baseline: Judged) -> Interval:
+def difference(model: Predictions, baseline: Predictions) -> Interval:
     """The model's accuracy minus the baseline's, on the same cases, over prompts."""
     ones = np.ones(len(model.scores_N))
     return paired_ratio_interval(
@@ -166,7 +166,7 @@ class Evaluations:
         self.right: dict[int, list[float]] = {}  # step -> of each prompt
         self.cases: list[float] = []  # of each prompt
 
-    def add(self, step: int, judged: Judged) -> None:
+    def add(self, step: int, judged: Predictions) -> None:
         """Record an evaluation."""
         self.cases = np.bincount(judged.prompts_N).astype(float).tolist()
         self.right[step] = np.bincount(judged.prompts_N, weights=judged.right).tolist()

@@ -47,7 +47,7 @@ from reward_modeling.baselines import Baselines, segment_baselines
 from reward_modeling.config import DataSection as SharedDataSection
 from reward_modeling.config import RMConfig
 from reward_modeling.data import SegmentCollator, SegmentRow, label_positions, read_segment_rows
-from reward_modeling.judged import Judged, detection, prompts_of
+from reward_modeling.judged import Predictions, detection, prompts_of
 from reward_modeling.linear_start import start_with_segments
 from reward_modeling.metrics.span_errors import precision_recall_f1
 from reward_modeling.network import load_network, reads_line_breaks
@@ -243,10 +243,10 @@ class SegmentDev:
         self.baselines = baselines
         self.names = names
 
-    def judge(self, logits_BTC: np.ndarray, labels_BT: np.ndarray) -> Judged:
+    def judge(self, logits_BTC: np.ndarray, labels_BT: np.ndarray) -> Predictions:
         probabilities, wrong = error_probabilities(logits_BTC, labels_BT)
         rows, _ = np.nonzero(labels_BT != IGNORED)
-        return Judged("segments", probabilities, wrong, self.prompts[rows])
+        return Predictions("segments", probabilities, wrong, self.prompts[rows])
 
     def figures(self, logits_BTC: np.ndarray, labels_BT: np.ndarray) -> dict[str, Figure]:
         judged = self.judge(logits_BTC, labels_BT)

@@ -49,7 +49,7 @@ from reward_modeling.config import DataSection as SharedDataSection
 from reward_modeling.config import RMConfig
 from reward_modeling.config import TrainSection as SharedTrainSection
 from reward_modeling.data import Pair, PairCollator, first_position_share, read_pair_rows
-from reward_modeling.judged import Judged, prompts_of
+from reward_modeling.judged import Predictions, prompts_of
 from reward_modeling.linear_start import start_with_pairs
 from reward_modeling.network import load_network, reads_line_breaks
 from reward_modeling.pair_errors import PairErrors, pair_errors
@@ -241,10 +241,10 @@ class PairDev:
         self.rows = len(rows)
         self.baselines = baselines
 
-    def judge(self, margins_QN: np.ndarray, labels_QN: np.ndarray) -> Judged:
+    def judge(self, margins_QN: np.ndarray, labels_QN: np.ndarray) -> Predictions:
         margins, first_better = decided_pairs(margins_QN, labels_QN)
         rows, _ = np.nonzero(labels_QN != IGNORED)
-        return Judged("pairs", margins, first_better, self.prompts[rows])
+        return Predictions("pairs", margins, first_better, self.prompts[rows])
 
     def figures(self, margins_QN: np.ndarray, labels_QN: np.ndarray) -> dict[str, Figure]:
         # the order of two responses may be that of chosen and rejected, so there is no AUC

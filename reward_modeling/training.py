@@ -31,7 +31,7 @@ from fgrlhf.utils import IGNORED
 from reward_modeling.baselines import Baselines, against, comparison
 from reward_modeling.card import SHOWN, choice_of, model_card, notes_of
 from reward_modeling.config import RMConfig
-from reward_modeling.judged import Evaluations, Judged, split_figures
+from reward_modeling.judged import Evaluations, Predictions, split_figures
 from reward_modeling.pair_errors import PairErrors
 
 METRICS = Path(__file__).parent / "metrics"
@@ -88,7 +88,7 @@ class DevRows(Protocol):
     rows: int
     baselines: Baselines
 
-    def judge(self, predictions: np.ndarray, labels: np.ndarray, /) -> Judged: ...
+    def judge(self, predictions: np.ndarray, labels: np.ndarray, /) -> Predictions: ...
 
     def figures(self, predictions: np.ndarray, labels: np.ndarray, /) -> dict[str, Figure]: ...
 
@@ -288,7 +288,7 @@ def run_training(
 
 
 def _dev_facts(
-    trainer: RewardTrainer, predicted: tuple[np.ndarray, np.ndarray], judged: Judged
+    trainer: RewardTrainer, predicted: tuple[np.ndarray, np.ndarray], judged: Predictions
 ) -> dict[str, Any]:
     """What belongs to the dev figures: calibration, baselines, numbers of rows, and notes."""
     dev = trainer.dev

@@ -14,18 +14,18 @@ from typing import NamedTuple
 LIMIT = 300  # seconds that a test waits for a request
 
 
-class Answer(NamedTuple):
+class Reply(NamedTuple):
     status: int
     headers: list[tuple[str, str]]
     body: bytes
 
 
-Forward = Callable[[], Answer]  # sends the request on to the server
+Forward = Callable[[], Reply]  # sends the request on to the server
 # what happens to a request: the answer for the browser; None closes its connection without one
-Fate = Callable[[Forward], Answer | None]
+Fate = Callable[[Forward], Reply | None]
 
 
-def proceed(forward: Forward) -> Answer:
+def proceed(forward: Forward) -> Reply:
     return forward()
 
 
@@ -68,14 +68,14 @@ class Requests:
         """Wait until a request was handled or is held back; fail after five minutes."""
         assert self._arrived.wait(LIMIT), f"nothing was sent to {self.address}"
 
-    def _hold(self, forward: Forward) -> Answer:
+    def _hold(self, forward: Forward) -> Reply:
         self._arrived.set()
         self._released.wait(LIMIT)
         answer = forward()
         self._answered.set()
         return answer
 
-    def answer(self, forward: Forward) -> Answer | None:
+    def answer(self, forward: Forward) -> Reply | None:
         fate = self.next.pop(0) if self.next else self.otherwise
         answer = fate(forward)
         self._arrived.set()
@@ -111,13 +111,13 @@ class FaultyLink:
         self._requests.append(requests)
         return requests
 
-    def answer(self, path: str, forward: Forward) -> Answer | None:
+    def answer(self, path: str, forward: Forward) -> Reply | None:
         for requests in self._requests:
             if fnmatchcase(path, requests.address):
                 return requests.answer(forward)
         return forward()
 
-    def send(self, method: str, path: str, headers: dict[str, str], body: bytes) -> Answer:
+    def send(self, method: str, path: str, headers: dict[str, str], body: bytes) -> Reply:
         """The server's answer to a request, which seems to come from its own page."""
         host = f"127.0.0.1:{self.server.port}"
         sent = {**headers, "Host": host}
@@ -127,7 +127,7 @@ class FaultyLink:
         try:
             connection.request(method, path, body or None, sent)
             response = connection.getresponse()
-            return Answer(response.status, response.getheaders(), response.read())
+            return Reply(response.status, response.getheaders(), response.read())
         finally:
             connection.close()
 
@@ -148,7 +148,7 @@ def _handler(link: FaultyLink) -> type[BaseHTTPRequestHandler]:
 
         do_POST = do_PUT = do_DELETE = do_GET
 
-        def _reply(self, answer: Answer) -> None:
+        def _reply(self, answer: Reply) -> None:
             self.send_response_only(answer.status)
             for name, value in answer.headers:
                 if name.lower() not in ("connection", "content-length", "transfer-encoding"):

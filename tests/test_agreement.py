@@ -21,13 +21,15 @@ from interface_html.annotator_pairs import (
 )
 from interface_html.format import Item
 from interface_html.items import read_items
-from interface_html.judged_items import GivenPreference, Judged, judged_in_files, read_record
+from interface_html.judged_items import GivenPreference, JudgedItem, judged_in_files, read_record
 
 SCHEMA = QA.schema
 
 
 def test_unanimous_and_single_judgements_say_why():
-    one = Judged(Item("0", ROW), {"a": doc([], none=True)}, {"a": GivenPreference([0] * 6, None)})
+    one = JudgedItem(
+        Item("0", ROW), {"a": doc([], none=True)}, {"a": GivenPreference([0] * 6, None)}
+    )
     figures = report(QA, [one])
     name = "span F1, exact, positions"
     assert figures[name] == "undefined: no response was judged by two annotators"
@@ -47,7 +49,7 @@ def test_figures_by_hand():
         "b": GivenPreference([1, 1, 1, 1, 1, 0], [3, 2, 1, 0]),
     }
     seconds = {"annotation": [100, 200], "comparison": [10, 20]}
-    figures = report(QA, [Judged(Item("0", ROW), {"a": a, "b": b}, said, seconds)])
+    figures = report(QA, [JudgedItem(Item("0", ROW), {"a": a, "b": b}, said, seconds)])
     assert figures["span F1, exact, positions and types"].mean == 0
     # [0,7) with [0,11) both ways; Unverifiable alone
     assert figures["span F1, one-to-one overlap, positions and types"].mean == pytest.approx(2 / 3)
@@ -73,12 +75,12 @@ def test_items_without_a_mark_do_not_widen_the_interval():
 def test_an_unknown_order_does_not_count_as_the_order_listed():
     shown = "share won by the output shown first"
     listed = "share won by the output listed first"
-    unknown = Judged(Item("0", ROW), {}, {"a": GivenPreference([1] * 6, None)})
+    unknown = JudgedItem(Item("0", ROW), {}, {"a": GivenPreference([1] * 6, None)})
     figures = report(QA, [unknown])
     assert figures[shown].startswith("undefined: the order shown is known for no decided pair")
     assert figures[listed].mean == 1
     # b saw them in the other order
-    known = Judged(Item("1", ROW), {}, {"b": GivenPreference([1] * 6, [3, 2, 1, 0])})
+    known = JudgedItem(Item("1", ROW), {}, {"b": GivenPreference([1] * 6, [3, 2, 1, 0])})
     figures = report(QA, [unknown, known])
     # items without a known order are not resampled either
     assert figures[shown] == Interval(0, math.nan, math.nan) == report(QA, [known])[shown]
@@ -94,7 +96,7 @@ def test_items_of_one_prompt_are_one_unit_of_comparisons():
             row = {**ROW, "question": f"Q{number % prompts}?", "prediction 1": f"A{number}."}
             first, second = [1 + number % 2] * 6, [1] * 6
             said = {"a": GivenPreference(first, None), "b": GivenPreference(second, None)}
-            entries.append(Judged(Item(str(number), row), {}, said))
+            entries.append(JudgedItem(Item(str(number), row), {}, said))
         return report(QA, entries)
 
     listed = "share won by the output listed first"
@@ -219,7 +221,7 @@ def test_real_preferences(qa_feedback, source):
         for item in read_items(QA, qa_feedback / f"{split}_feedback.json")
     ]
     judged = [
-        Judged(item, {}, {"published": GivenPreference(item.row["preference"], None)})
+        JudgedItem(item, {}, {"published": GivenPreference(item.row["preference"], None)})
         for item in items
     ]
     figures = report(QA, judged)
@@ -256,7 +258,10 @@ def test_the_agreement_of_two_annotators_by_hand():
     a = doc([error(), error("Unverifiable", 8, 11)])
     b = doc([error(end=11)])
     c = doc([], none=True)
-    judged = [Judged(Item("0", ROW), {"a": a, "b": b, "c": c}), Judged(Item("1", ROW), {"a": a})]
+    judged = [
+        JudgedItem(Item("0", ROW), {"a": a, "b": b, "c": c}),
+        JudgedItem(Item("1", ROW), {"a": a}),
+    ]
     first, second, third = pair_agreements(SCHEMA, judged)
     assert first == PairAgreement("a", "b", 1, pytest.approx(2 / 3), 0, None)
     assert (second.second, second.span_f1) == ("c", 0) and third.annotated == 1

@@ -11,7 +11,7 @@ from fgrlhf.reward_models.prefix import RMText
 from fgrlhf.reward_models.text_features import TEXT_FEATURES, segment_features
 from reward_modeling import baselines as fitted
 from reward_modeling.baselines import against, comparison, verdict
-from reward_modeling.judged import Judged
+from reward_modeling.judged import Predictions
 
 
 def segment_baselines(*rows):
@@ -118,12 +118,12 @@ def test_rows_that_list_the_better_response_in_one_place(place):
     assert results["features"] == results["length"] == {"accuracy": 1, "auc": 1}
 
 
-def judged(right: float, cases: int = 200, kind: str = "segments") -> Judged:
+def judged(right: float, cases: int = 200, kind: str = "segments") -> Predictions:
     """Predictions of which this share is right; every case has a prompt of its own."""
     positive = np.arange(cases) % 2 == 0
     is_right = np.arange(cases) < round(right * cases)
     scores = np.where(is_right == positive, 0.9, 0.1)
-    return Judged(kind, scores - (0.5 if kind == "pairs" else 0), positive, np.arange(cases))
+    return Predictions(kind, scores - (0.5 if kind == "pairs" else 0), positive, np.arange(cases))
 
 
 def test_a_difference_is_called_one_only_if_its_interval_excludes_zero():
@@ -154,7 +154,7 @@ def test_differences_are_paired_over_prompts():
     assert got["difference"]["mean"] == pytest.approx(0.2) and got["accuracy"] == 0.7
     # the same two hundred cases of twenty prompts: ten alike in each
     prompts = np.arange(200) // 10
-    alike = [Judged(x.kind, x.scores_N, x.positive_N, prompts) for x in (model, baseline)]
+    alike = [Predictions(x.kind, x.scores_N, x.positive_N, prompts) for x in (model, baseline)]
     clustered = against(alike[0], {"tfidf": alike[1]})["tfidf"]["difference"]
     apart = got["difference"]
     assert clustered["high"] - clustered["low"] > 2 * (apart["high"] - apart["low"])

@@ -19,8 +19,8 @@ from fgrlhf.models.source import ModelSource
 from fgrlhf.pipeline import compare as pipeline_compare
 from fgrlhf.pipeline.compare import CompareSettings, reference_name, runs_of
 from fgrlhf.pipeline.comparison import (
-    Comparison,
-    Difference,
+    RunComparison,
+    RunDifference,
     RunResult,
     SeedResult,
     compare_runs,
@@ -519,8 +519,8 @@ def test_the_direction_of_a_metric_with_another_key_is_known_too(result, tmp_pat
     assert compared.efficiency["rloo"].episodes == 0
 
 
-SAME = Difference(0.0, -0.1, 0.1, False, 1.0, 1.0, False)
-OTHER = Difference(0.2, 0.1, 0.3, True, 0.01, 0.04, True)
+SAME = RunDifference(0.0, -0.1, 0.1, False, 1.0, 1.0, False)
+OTHER = RunDifference(0.2, 0.1, 0.3, True, 0.01, 0.04, True)
 
 
 def test_other_differences():
@@ -530,7 +530,7 @@ def test_other_differences():
     runs = {name: RunResult(group, algorithm, [], {}) for name, group, algorithm in names}
     order = ["sft", *runs]
     pairs = {f"{a}_vs_{b}": OTHER for i, b in enumerate(order) for a in order[i + 1 :]}
-    comparison = Comparison("m", "test", [0], "sft", 0.0, runs, pairs)
+    comparison = RunComparison("m", "test", [0], "sft", 0.0, runs, pairs)
     expected = [
         "gpg_vs_rloo",
         "rloo-holistic_vs_rloo",
@@ -567,7 +567,7 @@ def test_table_and_page_mark_what_is_significant(result):
     shown = result.differences["ppo_vs_sft"]
 
     def with_difference(**changes):
-        changed = Difference(**{**shown.__dict__, **changes})
+        changed = RunDifference(**{**shown.__dict__, **changes})
         result.differences["ppo_vs_sft"] = changed
         return table(result, DISPLAY), page(result, DISPLAY, None, ORIGIN)
 
@@ -579,7 +579,7 @@ def test_table_and_page_mark_what_is_significant(result):
     assert "| +0.300 |" in text and "<small>no interval</small>" in html
     assert "all 6 differences" in text and "all 6 differences" in html
     assert "all 1" not in explained(
-        Comparison("m", "test", [0], "sft", 0.0, {}, {"a_vs_sft": SAME})
+        RunComparison("m", "test", [0], "sft", 0.0, {}, {"a_vs_sft": SAME})
     )
 
 

@@ -19,7 +19,7 @@ from interface_html.export import judged_items
 from interface_html.format import Item
 from interface_html.items import item_json, read_items, rows_text
 from interface_html.judged import annotation_judgements
-from interface_html.judged_items import Judged
+from interface_html.judged_items import JudgedItem
 from interface_html.rules import annotation_problems, errors_only
 from interface_html.stored import Submission
 from interface_html.suggestions import item_suggestion_problems
@@ -107,10 +107,13 @@ def test_figures_are_those_without_liked_spans(tmp_path):
     item = Item("r", task.format.item_row(task.schema, ROW, ""))
     clean, bad = doc(no_error=True), doc(BAD, no_error=False)
     liked, both = doc(GOOD, no_error=True), doc(BAD, GOOD, no_error=False)
-    plain = [Judged(item, {"anna": clean, "ben": bad}), Judged(item, {"anna": bad, "ben": bad})]
+    plain = [
+        JudgedItem(item, {"anna": clean, "ben": bad}),
+        JudgedItem(item, {"anna": bad, "ben": bad}),
+    ]
     with_liked = [
-        Judged(item, {"anna": liked, "ben": both}),
-        Judged(item, {"anna": bad, "ben": both}),
+        JudgedItem(item, {"anna": liked, "ben": both}),
+        JudgedItem(item, {"anna": bad, "ben": both}),
     ]
     assert report(task, with_liked) == report(task, plain)
     assert pair_agreements(task.schema, with_liked) == pair_agreements(task.schema, plain)

@@ -28,7 +28,7 @@ from interface_html.export import Settings, export, judged_items
 from interface_html.format import Item
 from interface_html.items import item_json, read_items, rows_text
 from interface_html.judged import judged_item
-from interface_html.judged_items import Judged
+from interface_html.judged_items import JudgedItem
 from interface_html.render import page_html
 from interface_html.rules import annotation_problems, side_of, text_labels
 from interface_html.server import judged_sha256
@@ -269,7 +269,7 @@ def test_agreement_counts_the_marks_of_all_outputs(task, tmp_path):
     (item,) = items_of(task, tmp_path)
     # anna and ben agree in the second output, and mark the same place of different outputs
     first, second = doc(wrong(0, 8, 1), wrong(0, 5, 2)), doc(wrong(0, 8, 1), wrong(0, 3))
-    judged = [Judged(item, {"anna": first, "ben": second})]
+    judged = [JudgedItem(item, {"anna": first, "ben": second})]
     figures = report(task, judged)
     for name in ("span F1, exact", "span F1, one-to-one overlap", "span F, MPP"):
         assert figures[f"{name}, positions and types"].mean == pytest.approx(2 / 4)
@@ -281,7 +281,7 @@ def test_agreement_counts_the_marks_of_all_outputs(task, tmp_path):
     assert labels.count("Wrong") == 13 and labels[len(TEXT)] == "Wrong"
     name = "alpha, types of words"
     words = figures[name]
-    same = report(task, [Judged(item, {"anna": first, "ben": first})])[name]
+    same = report(task, [JudgedItem(item, {"anna": first, "ben": first})])[name]
     assert same.mean == 1 and words.mean < 1
     segments = task.format.segment_labels(task.schema, item, [first])["sentences"]
     assert [label for (label,) in segments] == ["none"] * 3 + ["Wrong", "none", "Wrong", "none"]
@@ -297,7 +297,7 @@ def test_severities_of_all_outputs_are_compared(tmp_path):
     judged = []
     for item, severity in zip(items, ("minor", "major")):
         marked = doc(wrong(0, 1, 1, severity=severity))
-        judged.append(Judged(item, {"anna": marked, "ben": marked}))
+        judged.append(JudgedItem(item, {"anna": marked, "ben": marked}))
     assert report(task, judged)["alpha, severities of matched spans (ordinal)"].mean == 1
 
 

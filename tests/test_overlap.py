@@ -8,7 +8,7 @@ from page_helpers import QA, badge, drag, opened, press, violations, word
 
 from interface_html.agreement_figures import report
 from interface_html.format import Item
-from interface_html.judged_items import Judged
+from interface_html.judged_items import JudgedItem
 from interface_html.reliability import answers_to_gold
 from interface_html.rules import annotation_problems, character_labels
 
@@ -63,7 +63,7 @@ def test_annotators_agree_in_whatever_order_they_marked(tmp_path, marks):
     task = task_with(tmp_path, overlap=True)
     item = Item("0", task.format.item_row(task.schema, ROW, ""))
     docs = {"anna": doc(*marks), "ben": doc(*reversed(marks))}
-    figures = report(task, [Judged(item, docs)])
+    figures = report(task, [JudgedItem(item, docs)])
     assert figures["span F, MPP, positions and types"].mean == 1
     assert figures["alpha, types of words"].mean == 1
     answers = answers_to_gold(task, item, "annotation", docs["anna"], docs["ben"])

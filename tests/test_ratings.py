@@ -20,7 +20,7 @@ from interface_html.export import Settings as ExportSettings
 from interface_html.export import export, judged_items
 from interface_html.format import RATINGS, Item
 from interface_html.items import item_json, read_items
-from interface_html.judged_items import Judged, judged_in_database, judged_in_files
+from interface_html.judged_items import JudgedItem, judged_in_database, judged_in_files
 from interface_html.lead import Tokens, add_lead_page
 from interface_html.merge import Settings as MergeSettings
 from interface_html.merge import merge
@@ -200,7 +200,7 @@ def test_ordinal_alpha_by_hand(tmp_path):
     for number, pair in enumerate(values):
         texts = {schema.fields.title: f"prompt {number}", "only": "An answer."}
         given = {name: {"only": {"quality": value}} for name, value in zip("ab", pair)}
-        judged.append(Judged(Item(str(number), texts), ratings=given))
+        judged.append(JudgedItem(Item(str(number), texts), ratings=given))
     name = "alpha, scores of quality (ordinal)"
     figure = report(task, judged)[name]
     assert figure.mean == pytest.approx(7 / 9)

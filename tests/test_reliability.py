@@ -14,7 +14,7 @@ from interface_html import export
 from interface_html.database import Database, Receipt
 from interface_html.format import Item
 from interface_html.reliability import (
-    Answer,
+    GivenLabel,
     Settings,
     answers_to_others,
     balanced_accuracy,
@@ -33,7 +33,7 @@ RIGHT = doc([error(end=23)])  # the first of three sentences
 
 
 def answers(*pairs, kind="k"):
-    return [Answer(kind, given, right) for given, right in pairs]
+    return [GivenLabel(kind, given, right) for given, right in pairs]
 
 
 def test_balanced_accuracy_by_hand():

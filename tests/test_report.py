@@ -26,7 +26,7 @@ from fgrlhf.report import sections
 from fgrlhf.report.data import read_outputs
 from fgrlhf.report.display import Display
 from fgrlhf.report.page import write_report
-from fgrlhf.report.records import BaselineMetrics, Interval, RewardModelMetrics, Segment
+from fgrlhf.report.records import BaselineMetrics, RecordedInterval, RewardModelMetrics, Segment
 from fgrlhf.report.samples import Piece, segment_pieces, split_prompt, token_ends, token_pieces
 from tasks.qa_feedback.display import DISPLAY
 
@@ -672,7 +672,7 @@ def test_samples_of_no_step_are_left_alone(made):
     ],
 )
 def test_a_reward_model_is_compared_with_its_baselines(accuracy, low, text):
-    bounds = Interval(mean=accuracy - 0.6, low=low, high=None if low is None else 0.2)
+    bounds = RecordedInterval(mean=accuracy - 0.6, low=low, high=None if low is None else 0.2)
     baselines = {
         "majority": BaselineMetrics(accuracy=0.5, auc=0.5),
         "features": BaselineMetrics(accuracy=0.6, auc=0.7, difference=bounds),

@@ -9,18 +9,18 @@ from fgrlhf.reward_models.prefix import Prefix
 from reward_modeling.card import notes_of, value_text
 from reward_modeling.judged import (
     Evaluations,
-    Judged,
+    Predictions,
     prompts_of,
     selection_optimism,
     split_figures,
 )
 
 
-def judged(right: np.ndarray, prompts: np.ndarray | None = None) -> Judged:
+def judged(right: np.ndarray, prompts: np.ndarray | None = None) -> Predictions:
     positive = np.arange(right.size) % 3 == 0
     scores = np.where(right == positive, 0.9, 0.1)
     numbers = np.arange(right.size) if prompts is None else prompts
-    return Judged("segments", scores, positive, numbers)
+    return Predictions("segments", scores, positive, numbers)
 
 
 def test_intervals_are_over_prompts():
@@ -35,14 +35,14 @@ def test_intervals_are_over_prompts():
 
 
 def test_a_figure_that_was_not_measured_has_a_reason():
-    none = Judged("segments", np.full(30, 0.2), np.zeros(30, bool), np.arange(30))
+    none = Predictions("segments", np.full(30, 0.2), np.zeros(30, bool), np.arange(30))
     shown = split_figures(none.figures())
     assert shown["intervals"]["accuracy"]["mean"] == 1 and "auc" not in shown["intervals"]
     assert shown["reasons"]["auc"].startswith("undefined: it needs cases of both kinds, and all 30")
     assert shown["reasons"]["error_recall"] == "undefined: there is none"
     assert shown["reasons"]["error_precision"] == "undefined: none is predicted"
     with pytest.raises(ValueError, match="of the same cases"):
-        Judged("pairs", np.zeros(3), np.zeros(2, bool), np.arange(3))
+        Predictions("pairs", np.zeros(3), np.zeros(2, bool), np.arange(3))
 
 
 def test_rows_with_one_prompt():

@@ -22,7 +22,7 @@ from interface_html.annotator_pairs import pair_agreements
 from interface_html.export import Settings, export, judged_items
 from interface_html.format import Item
 from interface_html.items import item_json, read_items, rows_text
-from interface_html.judged_items import Judged
+from interface_html.judged_items import JudgedItem
 from interface_html.rules import annotation_problems, character_labels, side_of
 from interface_html.suggestions import item_suggestion_problems
 from interface_html.tasks import feedback_of
@@ -114,7 +114,7 @@ def test_marks_of_the_source_count_in_the_agreement(tmp_path):
     task = task_with(tmp_path, **KINDS)
     item = Item("0", task.format.item_row(task.schema, SOURCE_ROW, ""))
     docs = {"anna": doc(omission(2, 5)), "ben": doc(omission(2, 9))}
-    judged = [Judged(item, docs)]
+    judged = [JudgedItem(item, docs)]
     # 3 of 3 characters, and 3 of 7
     figure = report(task, judged)["span F, MPP, positions and types"]
     assert figure.mean == pytest.approx((1 + 3 / 7) / 2)

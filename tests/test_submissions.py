@@ -25,7 +25,7 @@ from interface_html.database import Database, Receipt
 from interface_html.format import Item
 from interface_html.items import read_items
 from interface_html.judged import judged_item, write_judgements
-from interface_html.judged_items import Judged, judged_in_database
+from interface_html.judged_items import JudgedItem, judged_in_database
 from interface_html.stored import read_database
 from interface_html.submissions import Settings, write_submissions
 from tasks.qa_feedback import judgements as qa_judgements
@@ -361,7 +361,7 @@ def test_the_server_agrees_with_the_judgements_on_severities(severe, tmp_path):
     longer = task_with(tmp_path, severities=order)
     item = Item("r", longer.format.item_row(longer.schema, ROW, ""))
     judged = [
-        Judged(item, {"a": annotation(error(4, 11, a)), "b": annotation(error(4, 7, b))})
+        JudgedItem(item, {"a": annotation(error(4, 11, a)), "b": annotation(error(4, 7, b))})
         for a, b in [("minor", "major"), ("worst", "worst")]
     ]
     # margins 1, 1, 2: d(minor, major) = 1, d(major, worst) = 1.5, d(minor, worst) = 2.5;

@@ -29,7 +29,7 @@ from fgrlhf.load import load_task
 from fgrlhf.metrics.clusters import CLUSTER_HELP
 from fgrlhf.metrics.config import MetricConfig
 from fgrlhf.models.source import read_source
-from fgrlhf.pipeline.comparison import Comparison, compare_runs
+from fgrlhf.pipeline.comparison import RunComparison, compare_runs
 from fgrlhf.pipeline.comparison_page import page, table
 from fgrlhf.pipeline.experiment_settings import SubmittedSettings, check_settings, split_arguments
 from fgrlhf.pipeline.experiments import (
@@ -94,7 +94,7 @@ def compare(
     lanes: int,
     before: Sequence[Stage] = (),
     metrics: Sequence[MetricConfig] = (),
-) -> Comparison:
+) -> RunComparison:
     """Run the missing stages, write summary.json and index.html, and print the table.
 
     Args:

@@ -59,7 +59,7 @@ class RunResult:
 
 
 @dataclass(frozen=True)
-class Difference:
+class RunDifference:
     """A paired difference between two runs with its 95% interval over prompts and seeds.
 
     Attributes:
@@ -82,7 +82,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RunComparison:
     """Everything in summary.json and index.html of a comparison.
 
     Attributes:
@@ -105,7 +105,7 @@ class Comparison:
     reference: str
     reference_score: float
     runs: dict[str, RunResult]
-    differences: dict[str, Difference]
+    differences: dict[str, RunDifference]
     efficiency: dict[str, Efficiency] = field(default_factory=dict)
     lower_is_better: bool = False
     same_on_dev: bool = True
@@ -135,10 +135,10 @@ class Comparison:
             return "prompts only"
         return "prompts and seeds"
 
-    def difference(self, a: str, b: str) -> Difference | None:
+    def difference(self, a: str, b: str) -> RunDifference | None:
         return self.differences.get(f"{a}_vs_{b}")
 
-    def others(self) -> dict[str, Difference]:
+    def others(self) -> dict[str, RunDifference]:
         """Pairs other than those with the reference or the first run.
 
         These are pairs from different groups with the same algorithm, and pairs within a group
@@ -171,7 +171,7 @@ def compare_runs(
     metric: str,
     split: str,
     metrics: Sequence[MetricConfig] = (),
-) -> Comparison:
+) -> RunComparison:
     """Read the evaluations and logs of finished runs.
 
     Args:
@@ -199,7 +199,7 @@ def compare_runs(
     same_on_dev = _is_same_on_dev(out, runs, seeds[0], metric)
     is_lower_better = lower_is_better(metric, metrics)
     reached = efficiencies(results, not is_lower_better) if same_on_dev else {}
-    return Comparison(
+    return RunComparison(
         metric=metric,
         split=split,
         seeds=list(seeds),
@@ -310,7 +310,7 @@ def _best_kl(folder: Path, lines: Sequence[Mapping]) -> float | None:
 
 def differences(
     scores: Mapping[str, Sequence[np.ndarray]], clusters: Clusters = None
-) -> dict[str, Difference]:
+) -> dict[str, RunDifference]:
     """The differences of all pairs, later minus earlier.
 
     Args:
@@ -325,7 +325,7 @@ def differences(
         p_values.append(seed_p_value(by_seed, clusters))
     pairs = {}
     for (pair, interval), p, corrected in zip(intervals.items(), p_values, holm(p_values)):
-        pairs[pair] = Difference(
+        pairs[pair] = RunDifference(
             mean=interval.mean,
             low=interval.low if interval.has_bounds else None,
             high=interval.high if interval.has_bounds else None,

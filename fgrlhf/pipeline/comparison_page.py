@@ -11,7 +11,7 @@ import numpy as np
 from markupsafe import Markup
 
 from fgrlhf.models.source import ModelSource
-from fgrlhf.pipeline.comparison import Comparison, Difference, why_dev_differs
+from fgrlhf.pipeline.comparison import RunComparison, RunDifference, why_dev_differs
 from fgrlhf.pipeline.experiment_settings import seeds_text
 from fgrlhf.pipeline.scores import Point
 from fgrlhf.report.display import Display
@@ -22,7 +22,7 @@ from fgrlhf.report.text import signed
 
 
 @dataclass(frozen=True)
-class Row:
+class RunRow:
     """A run in the table: means over its seeds.
 
     Attributes:
@@ -37,19 +37,19 @@ class Row:
     seconds: float
     best_kl: float | None
     kl: float | None
-    over_reference: Difference | None
-    over_first: Difference | None
+    over_reference: RunDifference | None
+    over_first: RunDifference | None
     overrides: list[str]
 
 
-def rows(comparison: Comparison) -> list[Row]:
+def rows(comparison: RunComparison) -> list[RunRow]:
     """A row for every run, in the order of the comparison."""
     shared = shared_overrides(comparison)
     table = []
     for name, run in comparison.runs.items():
         seeds = list(run.seeds.values())
         table.append(
-            Row(
+            RunRow(
                 name=name,
                 score=float(np.mean([seed.score for seed in seeds])),
                 by_seed=[seed.score for seed in seeds],
@@ -64,7 +64,7 @@ def rows(comparison: Comparison) -> list[Row]:
     return table
 
 
-def shared_overrides(comparison: Comparison) -> list[str]:
+def shared_overrides(comparison: RunComparison) -> list[str]:
     """The overrides that all runs have, in the order of the first run."""
     first, *others = comparison.runs.values()
     return [pair for pair in first.overrides if all(pair in run.overrides for run in others)]
@@ -78,7 +78,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return float(np.mean(known))
 
 
-def explained(comparison: Comparison) -> str:
+def explained(comparison: RunComparison) -> str:
     """The meaning of bold and italic, with the number of differences."""
     count = len(comparison.differences)
     if count == 1:
@@ -89,12 +89,12 @@ def explained(comparison: Comparison) -> str:
     )
 
 
-def seeds_left_out(comparison: Comparison) -> str | None:
+def seeds_left_out(comparison: RunComparison) -> str | None:
     """What the intervals leave out if the comparison has one seed; None if it has several."""
     return ONE_RUN if len(comparison.seeds) == 1 else None
 
 
-def efficiency_line(comparison: Comparison) -> str | None:
+def efficiency_line(comparison: RunComparison) -> str | None:
     """The episodes that every run needed for the final dev score of the first one.
 
     If the dev scores cannot be compared, it is the reason.
@@ -132,7 +132,7 @@ def _episodes(value: float | None) -> str:
 
 
 def page(
-    comparison: Comparison,
+    comparison: RunComparison,
     display: Display,
     source: ModelSource | None,
     origin: Mapping[str, str],
@@ -165,7 +165,7 @@ def page(
     )
 
 
-def _plots(comparison: Comparison, metric: str) -> dict[str, Markup]:
+def _plots(comparison: RunComparison, metric: str) -> dict[str, Markup]:
     """The dev scores along each axis, by the axis's title."""
     if not comparison.same_on_dev:
         return {}
@@ -182,7 +182,7 @@ def _plots(comparison: Comparison, metric: str) -> dict[str, Markup]:
     return plots
 
 
-def _bands(comparison: Comparison, axis: str) -> dict[str, Band]:
+def _bands(comparison: RunComparison, axis: str) -> dict[str, Band]:
     """The band of each run that has a curve with every seed, and x at every point."""
     bands = {}
     for name, run in comparison.runs.items():
@@ -237,7 +237,7 @@ def _line_over_kl(curves: Sequence[Sequence[Point]]) -> Band:
 # ---- table ---------------------------------------------------------------------------------------
 
 
-def table(comparison: Comparison, display: Display) -> str:
+def table(comparison: RunComparison, display: Display) -> str:
     """The results in Markdown."""
     metric = display.metric(comparison.metric)
     reference = display.name(comparison.reference)
@@ -274,7 +274,7 @@ def table(comparison: Comparison, display: Display) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _marked(difference: Difference | None) -> str:
+def _marked(difference: RunDifference | None) -> str:
     """A difference with its interval, bold or italic as `explained` defines it."""
     if difference is None:
         return ""

@@ -15,8 +15,8 @@ from fgrlhf.report.feedback import FeedbackFile, feedback_files
 from fgrlhf.report.plots import Point
 from fgrlhf.report.records import (
     EvaluationRow,
-    Interval,
     MetricsLine,
+    RecordedInterval,
     RewardModel,
     RewardModelMetrics,
     Rollout,
@@ -41,7 +41,7 @@ SOURCES = {  # section of the report -> its source files
 # keys of metrics.jsonl that only this kind of training logs
 POLICY_KEYS = {"reward/total", "dpo/margin"}
 SUPERVISED_KEYS = {"loss", "eval/loss"}
-Policies = dict[str, dict[str, Interval | dict[str, Interval]]]
+Policies = dict[str, dict[str, RecordedInterval | dict[str, RecordedInterval]]]
 
 
 @dataclass(frozen=True)
@@ -373,5 +373,5 @@ def _policies(folder: Path, split: str, display: Display) -> Policies:
     policies: Policies = {}
     for name in in_order(evaluations, display):
         path = evaluations[name] / "summary.json"
-        policies[name] = dict(read_record(path, dict[str, Interval]))
+        policies[name] = dict(read_record(path, dict[str, RecordedInterval]))
     return policies

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 from fgrlhf.report.data import Outputs
-from fgrlhf.report.records import Gain, Interval
+from fgrlhf.report.records import Gain, RecordedInterval
 from fgrlhf.report.sections import flat_metrics
 
 # browsers refuse longer links
@@ -65,7 +65,7 @@ def _results(
         yield "stage", name, "peak_mb", stage.peak_mb, "", ""
 
 
-def _interval(value: Interval | Gain) -> tuple[float | None, float | None, float | None]:
+def _interval(value: RecordedInterval | Gain) -> tuple[float | None, float | None, float | None]:
     return value.mean, value.low, value.high
 
 

@@ -119,7 +119,7 @@ class CalibrationBin(Record):
     count: int
 
 
-class Interval(Record):
+class RecordedInterval(Record):
     """A mean with its 95% interval; the bounds are None if there is none, as of one prompt."""
 
     mean: float | None
@@ -136,7 +136,7 @@ class BaselineMetrics(Record):
 
     accuracy: float | None = None
     auc: float | None = None
-    difference: Interval | None = None
+    difference: RecordedInterval | None = None
 
 
 class RewardModelMetrics(Record):
@@ -151,7 +151,7 @@ class RewardModelMetrics(Record):
     first_accuracy: float | None = None
     calibration: list[CalibrationBin] | None = None
     baselines: dict[str, BaselineMetrics] | None = None
-    intervals: dict[str, Interval] = {}
+    intervals: dict[str, RecordedInterval] = {}
     reasons: dict[str, str] = {}
     notes: list[str] = []
 
@@ -205,7 +205,7 @@ class Summary(Record):
 
     split: str | None = None
     evaluations: dict[str, str] | None = None
-    policies: dict[str, dict[str, Interval | dict[str, Interval]]] | None = None
+    policies: dict[str, dict[str, RecordedInterval | dict[str, RecordedInterval]]] | None = None
     gains: dict[str, dict[str, Gain]] | None = None
     reward_models: dict[str, dict[str, float | None] | None] | None = None
     reward_models_on: str | None = None  # "truth": measured against the true labels

@@ -12,7 +12,7 @@ from fgrlhf.report.display import Display
 from fgrlhf.report.plots import Mark
 from fgrlhf.report.records import (
     Gain,
-    Interval,
+    RecordedInterval,
     RewardModel,
     RewardModelMetrics,
     StageCost,
@@ -63,7 +63,7 @@ class Naming:
 
 
 @dataclass(frozen=True)
-class Difference:
+class ShownDifference:
     """A paired difference as text.
 
     Args:
@@ -93,7 +93,7 @@ class Tile:
 
     metric: str
     title: str
-    difference: Difference
+    difference: ShownDifference
     spread: str
 
 
@@ -148,11 +148,11 @@ def tiles(
     return tiles_shown
 
 
-def _difference(gain: Gain) -> Difference:
+def _difference(gain: Gain) -> ShownDifference:
     if gain.low is None or gain.high is None:
-        return Difference(signed(gain.mean, 3), "", is_sure=False)
+        return ShownDifference(signed(gain.mean, 3), "", is_sure=False)
     bounds = f"{signed(gain.low, 3)} to {signed(gain.high, 3)}"
-    return Difference(signed(gain.mean, 3), bounds, is_sure=gain.low > 0 or gain.high < 0)
+    return ShownDifference(signed(gain.mean, 3), bounds, is_sure=gain.low > 0 or gain.high < 0)
 
 
 # ---- results -------------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Row:
+class ResultRow:
     name: str
     cells: list[Cell]
 
@@ -174,10 +174,10 @@ class Row:
 class Results:
     policies: list[str]
     folders: dict[str, str]  # display name of a policy -> its folder or hub name, if recorded
-    rows: list[Row]
+    rows: list[ResultRow]
     chart: Chart | None
     pairs: list[str]  # headings of the paired differences
-    gains: dict[str, list[Difference | None]]  # metric -> a difference for each pair
+    gains: dict[str, list[ShownDifference | None]]  # metric -> a difference for each pair
     spreads: list[str]  # known spreads of the differences in other runs
     definitions: dict[str, str]  # display name of a metric -> what it measures
     targets: list[Target]  # what the pipeline had to reach; the missed ones first
@@ -227,16 +227,18 @@ def _folders(evaluated: Mapping[str, str], display: Display) -> dict[str, str]:
     return {display.name(name): folder for name, folder in evaluated.items() if folder}
 
 
-def _result_row(key: str, policies: Mapping[str, Mapping[str, Interval]], display: Display) -> Row:
+def _result_row(
+    key: str, policies: Mapping[str, Mapping[str, RecordedInterval]], display: Display
+) -> ResultRow:
     """A metric of all policies. The cells of a row have the same number of digits."""
     values = [metrics.get(key) for metrics in policies.values()]
     digits = 1 if any(_is_large(value) for value in values) else 3
-    return Row(display.metric(key), [_cell(value, digits) for value in values])
+    return ResultRow(display.metric(key), [_cell(value, digits) for value in values])
 
 
 def _shares_chart(
     keys: Sequence[str],
-    policies: Mapping[str, Mapping[str, Interval]],
+    policies: Mapping[str, Mapping[str, RecordedInterval]],
     outputs: Outputs,
     naming: Naming,
 ) -> Chart | None:
@@ -258,7 +260,7 @@ def _shares_chart(
 
 def _differences_by_metric(
     compared: Mapping[str, Mapping[str, Gain]], display: Display
-) -> dict[str, list[Difference | None]]:
+) -> dict[str, list[ShownDifference | None]]:
     """For each metric, by its display name, the difference of each pair of policies."""
     metrics = dict.fromkeys(metric for pair in compared.values() for metric in pair)
     differences = {}
@@ -284,11 +286,13 @@ def definitions(metrics: Iterable[str], display: Display) -> dict[str, str]:
     return {"; ".join(names): text for text, names in names_by_text.items()}
 
 
-def flat_metrics(tree: Mapping[str, Interval | dict[str, Interval]]) -> dict[str, Interval]:
+def flat_metrics(
+    tree: Mapping[str, RecordedInterval | dict[str, RecordedInterval]],
+) -> dict[str, RecordedInterval]:
     """Join nested names: {"oracle": {"gold": interval}} -> {"oracle/gold": interval}."""
-    flat: dict[str, Interval] = {}
+    flat: dict[str, RecordedInterval] = {}
     for key, value in tree.items():
-        if isinstance(value, Interval):
+        if isinstance(value, RecordedInterval):
             flat[key] = value
         else:
             flat |= {f"{key}/{name}": interval for name, interval in value.items()}
@@ -297,7 +301,7 @@ def flat_metrics(tree: Mapping[str, Interval | dict[str, Interval]]) -> dict[str
 
 def _is_share(
     key: str,
-    policies: Iterable[Mapping[str, Interval]],
+    policies: Iterable[Mapping[str, RecordedInterval]],
     responses: Iterable[Mapping[str, float]],
 ) -> bool:
     """Whether a metric is a share between 0 and 1.
@@ -320,7 +324,7 @@ def _is_share(
 
 
 def _marks(
-    key: str, policies: Mapping[str, Mapping[str, Interval]], naming: Naming
+    key: str, policies: Mapping[str, Mapping[str, RecordedInterval]], naming: Naming
 ) -> dict[str, Mark]:
     """The mark of each policy that has the metric."""
     marks = {}
@@ -334,11 +338,11 @@ def _marks(
     return marks
 
 
-def _is_large(value: Interval | None) -> bool:
+def _is_large(value: RecordedInterval | None) -> bool:
     return value is not None and value.mean is not None and abs(value.mean) >= 10
 
 
-def _cell(value: Interval | None, digits: int) -> Cell:
+def _cell(value: RecordedInterval | None, digits: int) -> Cell:
     if value is None:
         return Cell("–")
     if value.low is None or value.high is None:
@@ -461,7 +465,7 @@ def against_baselines(metrics: RewardModelMetrics) -> str | None:
     return f"{relation} the best of them, the {BASELINES.get(best, best)}, on dev{shown}"
 
 
-def _with_bounds(value: float | None, interval: Interval | None) -> str:
+def _with_bounds(value: float | None, interval: RecordedInterval | None) -> str:
     """`0.812 [0.760, 0.855]`; the value alone without an interval, a dash without a value."""
     if interval is None or interval.low is None or interval.high is None:
         return _number(value)

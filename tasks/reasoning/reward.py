@@ -10,7 +10,7 @@ from fgrlhf.text_types import Prompt, SegmentScore
 from tasks.reasoning.answers import is_right
 
 
-class Answer(RuleReward):
+class AnswerReward(RuleReward):
     """A value at the end of the response, by whether its answer equals that of the reference."""
 
     kind: Literal["answer"] = "answer"

@@ -7,7 +7,7 @@ from fgrlhf.task import Task
 from fgrlhf.text_types import MetricFunction, Prompt
 from tasks.reasoning.answers import is_right
 from tasks.reasoning.data.mini_world import read_problem, true_steps
-from tasks.reasoning.reward import Answer
+from tasks.reasoning.reward import AnswerReward
 
 
 def right_answer(prompt: Prompt, text: str) -> dict[str, float | None]:
@@ -26,7 +26,7 @@ def metrics(prompts: Sequence[Prompt]) -> tuple[MetricFunction, ...]:
 
 TASK = Task(
     name="reasoning",
-    rewards={"answer": Answer},
+    rewards={"answer": AnswerReward},
     metrics=metrics,
     display=Display(
         names={"sft": "SFT", "outcome": "outcome", "process": "process"},

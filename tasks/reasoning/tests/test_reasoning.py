@@ -27,7 +27,7 @@ from tasks.reasoning.data.mini_world import (
     true_scores,
     true_steps,
 )
-from tasks.reasoning.reward import Answer
+from tasks.reasoning.reward import AnswerReward
 from tasks.reasoning.task import TASK, metrics
 
 # a = 3 , b = a + 9 , c = b * 6 , d = c - 5: 12 -> 2, 12 -> 2, -3 -> 7
@@ -98,7 +98,7 @@ def test_is_right_compares_numbers_not_texts():
 
 
 def test_answer_reward():
-    reward = Answer(right=1.0, wrong=-0.5)
+    reward = AnswerReward(right=1.0, wrong=-0.5)
     assert reward.score(PROMPT, "d = 7") == [SegmentScore(0, None, 1.0, "right answer")]
     assert reward.score(PROMPT, "d = 8") == [SegmentScore(0, None, -0.5, "wrong answer")]
     assert reward.score(Prompt("0", "no reference"), "7") is None
