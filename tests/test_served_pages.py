@@ -4,7 +4,7 @@ import json
 from contextlib import contextmanager
 
 import pytest
-from faulty_link import Answer, FaultyLink, fail, lose, proceed
+from faulty_link import Reply, FaultyLink, fail, lose, proceed
 from page_helpers import (
     ITEM,
     new_context,
@@ -448,9 +448,9 @@ def test_a_copy_is_sent_at_the_next_start_but_only_for_its_annotator(chromium, t
         tab.noise.clear()
 
 
-def refuse(forward) -> Answer:
+def refuse(forward) -> Reply:
     """The server refuses the request, and the page does not try again by itself."""
-    return Answer(422, [("Content-Type", "application/json")], b'{"error": "no"}')
+    return Reply(422, [("Content-Type", "application/json")], b'{"error": "no"}')
 
 
 def test_a_draft_that_another_tab_sent_from_the_copy_is_followed_by_the_next(chromium, tmp_path):
