@@ -16,7 +16,7 @@ def read(tmp_path, rows, columns=None, **keys):
     write_jsonl(tmp_path / "rows.jsonl", rows)
     counts = Counter()
     items = STEPS.read(tmp_path / "rows.jsonl", columns or {}, counts=counts, **keys)
-    return [[(step.text, step.score) for step in item.steps] for item in items], counts
+    return [[(item.marked(step), step.score) for step in item.spans] for item in items], counts
 
 
 def test_objects_and_texts_with_a_separator(tmp_path):
