@@ -88,7 +88,7 @@ def _about_comparisons(comparisons: Sequence[Comparison]) -> list[str]:
 
 
 def _about_spans(feedback: Sequence[JudgedResponse]) -> list[str]:
-    labels = Counter(span.label for item in feedback for span in item.spans)
+    labels = Counter(str(span.label) for item in feedback for span in item.spans)
     without = sum(not item.spans for item in feedback)
     lines = [f"spans: {labels.total():,}", f"responses without a span: {without:,}"]
     lines += _about_marks(feedback)
