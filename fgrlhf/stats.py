@@ -1,4 +1,4 @@
-"""95% intervals over prompts, and p-values corrected for multiple comparisons.
+"""95% intervals over prompts.
 
 Prompts are the units, never single responses or segments: responses to the same prompt are similar,
 and treating them as independent would make every interval too narrow. Prompts that share a document
@@ -10,8 +10,8 @@ values. Their mean square gives the standard error, their skewness the asymmetry
 
     s^2 = m_2 / (Q - 1),  c = m_3 / m_2^1.5 sqrt(Q - 1) / (Q - 2),  m_k = mean (u_q - mean u)^k
 
-`_skewed_bounds` applies Student's t and Hall's correction for skewness, `share_interval` is for
-shares, and `_with_zero` widens the interval of a difference that few prompts decide. What these
+`skewed_bounds` applies Student's t and Hall's correction for skewness, `share_interval` is for
+shares, and `with_zero` widens the interval of a difference that few prompts decide. What these
 intervals cover in simulations is in docs/metrics.md. See Efron & Tibshirani (1993), chapter 11.
 
 Axes here: Q prompts or clusters of them, C counts.
@@ -29,7 +29,6 @@ LEVEL = 0.95
 FEWEST_UNITS = 10  # with less prompts or clusters there is no interval
 FEWEST_OF_SHARES = 3  # likewise, of figures with limits
 MOST_FLIPPED = 14  # differences whose signs are all tried: 2^14 sums
-SMALLEST_P = 1e-100  # a smaller p-value is not computed, and counts as its lower limit
 SKEW_SHARE = 1.5  # of the skewness seen, in the correction; docs/metrics.md has what it covers
 ROUNDING = 1e-9  # a standard error below this share of the values is rounding
 
@@ -145,7 +144,7 @@ def interval_of(
         fewest = FEWEST_UNITS if limits is None else FEWEST_OF_SHARES
     units = pseudo_Q.size if rarer is None else rarer
     if units < fewest:
-        return _too_few(estimate, units, fewest, "" if rarer is None else " of the rarer kind")
+        return too_few(estimate, units, fewest, "" if rarer is None else " of the rarer kind")
     if not np.isfinite(pseudo_Q).all():
         return _no_interval(estimate, "one unit decides whether the figure exists")
     of_estimate = spread(pseudo_Q, weights_Q)
@@ -161,7 +160,7 @@ def interval_of(
         return Interval(estimate, low + scale * bounds.low, low + scale * bounds.high)
     if of_estimate.error == 0:
         return _no_interval(estimate, f"all {units} units agree")
-    below, above = _skewed_bounds(of_estimate, 1 - LEVEL)
+    below, above = skewed_bounds(of_estimate, 1 - LEVEL)
     return Interval(estimate, estimate - below, estimate + above)
 
 
@@ -169,11 +168,11 @@ def _no_interval(estimate: float, reason: str) -> Interval:
     return Interval(float(estimate), math.nan, math.nan, reason)
 
 
-def _too_few(estimate: float, units: int, fewest: int = FEWEST_UNITS, kind: str = "") -> Interval:
+def too_few(estimate: float, units: int, fewest: int = FEWEST_UNITS, kind: str = "") -> Interval:
     return _no_interval(estimate, f"{units} of at least {fewest} units{kind}")
 
 
-def _skewed_bounds(of: Spread, p: float) -> tuple[float, float]:
+def skewed_bounds(of: Spread, p: float) -> tuple[float, float]:
     """How far below and above the estimate the (1 - p) interval reaches.
 
     T = (estimate - truth) / s is skewed; g(T) = T + c T^2 / 3 + c^2 T^3 / 27 + c / 6 hardly is, and
@@ -187,7 +186,7 @@ def _skewed_bounds(of: Spread, p: float) -> tuple[float, float]:
     show too little of it, and a single far value too much. So c is SKEW_SHARE times the skewness
     seen, and each bound is the farther one of this and of Student's interval without skewness.
     """
-    t = _upper_t(p / 2, of.degrees)
+    t = upper_t(p / 2, of.degrees)
     skew = SKEW_SHARE * of.skew
 
     def untransformed(y: float) -> float:
@@ -196,6 +195,11 @@ def _skewed_bounds(of: Spread, p: float) -> tuple[float, float]:
         return 3 * (float(np.cbrt(1 + skew * (y - skew / 6))) - 1) / skew
 
     return of.error * max(untransformed(t), t), of.error * max(-untransformed(-t), t)
+
+
+def upper_t(p: float, degrees: float) -> float:
+    """The number that Student's t with so many degrees of freedom exceeds with probability p."""
+    return -float(stdtrit(degrees, p))
 
 
 def share_interval(successes: float, trials: float, degrees: float = math.inf) -> Interval:
@@ -215,7 +219,7 @@ def share_interval(successes: float, trials: float, degrees: float = math.inf) -
     """
     if not 0 <= successes <= trials or trials == 0:
         raise ValueError(f"{successes} successes in {trials} trials have no share")
-    t = _upper_t((1 - LEVEL) / 2, degrees)
+    t = upper_t((1 - LEVEL) / 2, degrees)
     more = trials + t**2
     middle = (successes + t**2 / 2) / more
     half = t * math.sqrt(middle * (1 - middle) / more)
@@ -353,8 +357,18 @@ def share_of_prompts(shares_by_prompt: ArrayLike, clusters: Clusters = None) -> 
 
 
 def _mean(values: np.ndarray, clusters: Clusters, is_share: bool) -> Interval:
-    _, pseudo = _of_means(values, clusters)
+    _, pseudo = mean_pseudo_values(values, clusters)
     return interval_of(float(values.mean()), pseudo, (0.0, 1.0) if is_share else None)
+
+
+def mean_pseudo_values(means: np.ndarray, clusters: Clusters) -> tuple[np.ndarray, np.ndarray]:
+    """The sum of each cluster, and the pseudo-values of the mean over prompts."""
+    if clusters is None:
+        return means, means
+    counts_QC = _clustered(np.stack([means, np.ones_like(means)], axis=1), clusters)
+    if len(counts_QC) == 1:
+        return counts_QC[:, 0], counts_QC[:, 0]
+    return counts_QC[:, 0], jackknifed(float(means.mean()), _ratios(_without_each(counts_QC)))
 
 
 def median_interval(values: ArrayLike) -> Interval:
@@ -432,7 +446,7 @@ def pooled_interval(
     estimate = float(statistic(counts_QC.sum(0).tolist()))
     fewest = FEWEST_UNITS if limits is None else FEWEST_OF_SHARES
     if len(counts_QC) < fewest:
-        return _too_few(estimate, len(counts_QC), fewest)
+        return too_few(estimate, len(counts_QC), fewest)
     pseudo = jackknifed(estimate, _each(statistic)(_without_each(counts_QC)))
     return interval_of(estimate, pseudo, limits)
 
@@ -502,13 +516,13 @@ def _paired(
     first, second = (np.nan_to_num(statistics(side.sum(0))) for side in (a_QC, b_QC))
     estimate = float(first - second)
     if len(a_QC) < FEWEST_UNITS:
-        return _too_few(estimate, len(a_QC))
+        return too_few(estimate, len(a_QC))
     without = statistics(_without_each(a_QC)) - statistics(_without_each(b_QC))
     interval = interval_of(estimate, jackknifed(estimate, without))
-    return _with_zero(interval, swap_p(a_QC, b_QC, statistics))
+    return with_zero(interval, swap_p(a_QC, b_QC, statistics))
 
 
-def _with_zero(interval: Interval, p: float) -> Interval:
+def with_zero(interval: Interval, p: float) -> Interval:
     """The interval, up to zero if it excludes zero although the exact p is .05 or more."""
     if p < 1 - LEVEL or not interval.excludes_zero:
         return interval
@@ -582,7 +596,7 @@ def unpaired_ratio_interval(
     both = _of_difference(spreads[0], spreads[1], covariance)
     if both.error == 0:
         return _no_interval(difference, "all units of a side agree")
-    below, above = _skewed_bounds(both, 1 - LEVEL)
+    below, above = skewed_bounds(both, 1 - LEVEL)
     return Interval(difference, difference - below, difference + above)
 
 
@@ -595,131 +609,3 @@ def _of_difference(a: Spread, b: Spread, covariance: float) -> Spread:
     skew = (a.skew * a.error**3 - b.skew * b.error**3) / square**1.5
     degrees = independent**2 / (a.error**4 / a.degrees + b.error**4 / b.degrees)
     return Spread(math.sqrt(square), skew, degrees)
-
-
-# ---- seeds and p-values --------------------------------------------------------------------------
-
-
-def seed_interval(differences: Sequence[np.ndarray], clusters: Clusters = None) -> Interval:
-    """The mean difference over several seeds on the same prompts, with a 95% interval.
-
-    The distances to the bounds of an interval over prompts (`paired_interval` of the means over
-    seeds) and of an interval over seeds (Student's t on the seeds' means) are added in quadrature.
-    With one seed only the first is used. With less than FEWEST_UNITS prompts there is no interval.
-
-    Args:
-      differences: one array per seed, of one difference per prompt.
-      clusters: of each prompt.
-    """
-    stacked = np.stack(differences)
-    sums, pseudo = _of_means(stacked.mean(0), clusters)
-    mean = float(stacked.mean())
-    if pseudo.size < FEWEST_UNITS:
-        return _too_few(mean, pseudo.size)
-    over_prompts, over_seeds = spread(pseudo), _seed_error(stacked)
-    if over_prompts.error == 0 and over_seeds == 0:
-        return interval_of(mean, pseudo)
-    below, above = _seed_bounds(over_prompts, over_seeds, len(stacked), 1 - LEVEL)
-    return _with_zero(Interval(mean, mean - below, mean + above), _sign_p(sums))
-
-
-def _of_means(means: np.ndarray, clusters: Clusters) -> tuple[np.ndarray, np.ndarray]:
-    """The sum of each cluster, and the pseudo-values of the mean over prompts."""
-    if clusters is None:
-        return means, means
-    counts_QC = _clustered(np.stack([means, np.ones_like(means)], axis=1), clusters)
-    if len(counts_QC) == 1:
-        return counts_QC[:, 0], counts_QC[:, 0]
-    return counts_QC[:, 0], jackknifed(float(means.mean()), _ratios(_without_each(counts_QC)))
-
-
-def _seed_error(stacked: np.ndarray) -> float:
-    """The standard error of the mean over seeds; 0 for one seed."""
-    seeds = len(stacked)
-    return float(stacked.mean(1).std(ddof=1) / np.sqrt(seeds)) if seeds > 1 else 0.0
-
-
-def _seed_bounds(of: Spread, seed_error: float, seeds: int, p: float) -> tuple[float, float]:
-    """How far below and above the mean the (1 - p) interval over prompts and seeds reaches."""
-    over_seeds = _upper_t(p / 2, seeds - 1) * seed_error if seed_error else 0.0
-    below, above = _skewed_bounds(of, p)
-    return float(np.hypot(max(below, 0), over_seeds)), float(np.hypot(max(above, 0), over_seeds))
-
-
-def _sign_p(means: np.ndarray) -> float:
-    """`swap_p` of one difference per unit: its sign is as likely the other one."""
-    return swap_p(means[:, None], -means[:, None], lambda sums: sums[..., 0])
-
-
-def _upper_t(p: float, degrees: float) -> float:
-    """The number that Student's t with so many degrees of freedom exceeds with probability p."""
-    return -float(stdtrit(degrees, p))
-
-
-def seed_p_value(differences: Sequence[np.ndarray], clusters: Clusters = None) -> float:
-    """The two-sided p-value of no difference, by the construction of `seed_interval`.
-
-    p is the smallest number for which the (1 - p) interval still reaches zero: the root of
-
-        sqrt(b(p)^2 + (t(p) s_s)^2) = |mean|
-
-    b(p) is the distance to the bound over prompts that is nearer to zero, t(p) the upper p/2
-    quantile of Student's t with seeds - 1 degrees of freedom, and s_s the standard error over
-    seeds. With one seed s_s = 0.
-
-    The interval alone would call too much significant if few prompts differ, which may have similar
-    differences by chance. p is therefore at least the exact `swap_p` of the k units that differ,
-    and at least 2^(1 - k). p < 0.05 exactly if the interval of `seed_interval` excludes zero.
-    """
-    from scipy.optimize import root_scalar  # slow to import, and only comparisons of seeds need it
-
-    stacked = np.stack(differences)
-    sums, pseudo = _of_means(stacked.mean(0), clusters)
-    differing = int(np.count_nonzero(sums))
-    least = max(_sign_p(sums), 2.0 ** (1 - differing))
-    if pseudo.size < FEWEST_UNITS or differing == 0:
-        return 1.0
-    mean = float(stacked.mean())
-    over_prompts, over_seeds = spread(pseudo), _seed_error(stacked)
-    if over_prompts.error == 0 and over_seeds == 0:
-        return least
-
-    def distance(p: float) -> float:
-        below, above = _seed_bounds(over_prompts, over_seeds, len(stacked), p)
-        return below if mean > 0 else above
-
-    # the distance decreases as p increases, to 0 at p = 1; solve for log10 p
-    smallest = math.log10(max(least, SMALLEST_P))
-    if mean == 0 or distance(1.0) >= abs(mean):
-        return 1.0
-    if distance(10**smallest) <= abs(mean):
-        return least
-    root = root_scalar(
-        lambda log_p: distance(10**log_p) - abs(mean),
-        bracket=(smallest, 0.0),
-        method="brentq",
-        xtol=1e-12,
-    )
-    return max(float(10**root.root), least)
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """P-values corrected for multiple comparisons, in the order given (Holm 1979).
-
-    With p_(1) <= ... <= p_(m) sorted, the corrected p_(i) is the largest of (m - j + 1) p_(j) over
-    j <= i, at most 1. If all differences with a corrected p below 0.05 are called significant, the
-    probability of one or more false positives is at most 0.05, however the comparisons depend on
-    each other.
-
-    Raises:
-      ValueError: a number is not a probability.
-    """
-    values = np.asarray(p_values, dtype=np.float64)
-    if values.ndim != 1 or not ((values >= 0) & (values <= 1)).all():
-        raise ValueError("p-values must be numbers from 0 to 1")
-    corrected = np.empty_like(values)
-    largest = 0.0
-    for rank, place in enumerate(np.argsort(values, kind="stable")):
-        largest = max(largest, min(1.0, (len(values) - rank) * values[place]))
-        corrected[place] = largest
-    return corrected.tolist()

@@ -10,10 +10,10 @@ from fgrlhf.data import span_rows
 from fgrlhf.data.agreement import report as agreement
 from fgrlhf.data.agreement.alpha import Units, alpha
 from fgrlhf.data.agreement.responses import Shared, by_response, clusters_of
-from fgrlhf.data.judgements import SOURCE, JudgedResponse, Judgement
+from fgrlhf.data.judgements import SOURCE, JudgedResponse
 from fgrlhf.stats import Figure, median_interval, ratio_interval
 from fgrlhf.text_types import Prompt
-from interface_html.judged import annotation_judgements, rating_judgements
+from interface_html.judged import output_judgements
 from interface_html.judged_items import JudgedItem
 from interface_html.rules import is_weak_order
 from interface_html.schema import PageName, Schema
@@ -89,12 +89,9 @@ def judged_responses(schema: Schema, judged: Sequence[JudgedItem]) -> list[Judge
     responses = []
     for entry in judged:
         for index, key in enumerate(schema.fields.outputs):
-            judgements: list[Judgement] = []
-            if key in schema.marked_outputs:
-                for name, doc in entry.annotations.items():
-                    judgements += annotation_judgements(schema, span_rows.ROWS, name, doc, index)
-            for name, ratings in entry.ratings.items():
-                judgements += rating_judgements(name, ratings, key)
+            judgements = output_judgements(
+                schema, span_rows.ROWS, entry.annotations, entry.ratings, index
+            )
             title = entry.item.row[schema.fields.title]
             is_in_source = any(judgement.side == SOURCE for judgement in judgements)
             responses.append(

@@ -17,71 +17,18 @@ import secrets
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fgrlhf.base.errors import UserError
 from interface_html import checks
+from interface_html.assignments import Assignment, Receipt, RefusedError
 from interface_html.connections import SharedCommits
 from interface_html.format import Item
 from interface_html.stored import create_tables, other_task, stored_spellings
 from interface_html.submitted import KEY_OF_PAGE, is_given_on
 
 FREE_ITEM = f"SELECT id FROM items WHERE {checks.IS_FREE} ORDER BY position LIMIT 1"
-
-
-class RefusedError(Exception):
-    """A request that the server refuses, with its HTTP status and the reason."""
-
-    def __init__(self, status: int, reason: str, **details: Any):
-        super().__init__(reason)
-        self.status = status
-        self.reason = reason
-        self.details = details  # more keys of the response
-
-
-@dataclass(frozen=True)
-class Assignment:
-    """An item given to an annotator.
-
-    Args:
-      shown: indices of the outputs in the order in which the page shows them; None if it is unknown
-        (collect.py), so that the page shows them in their own order.
-      draft: (revision, state of the page), or None.
-      submissions: how often it was submitted.
-      submitted: the document of the latest submission, or None.
-      skipped: {reason, text} if the annotator skipped the item, or None.
-    """
-
-    id: int
-    item: Item
-    annotator: str
-    page: str
-    shown: list[int] | None
-    done: bool
-    lease_until: float
-    draft: tuple[int, Any] | None
-    submissions: int
-    submitted: dict | None
-    skipped: dict[str, str] | None
-
-
-@dataclass(frozen=True)
-class Receipt:
-    """What the server measured and what the page sent with a submission.
-
-    Args:
-      seconds: active time.
-      wall: time for which the item was open; None if unknown.
-      guideline: version of the guideline.
-      guideline_sha256: hash of its text; None if unknown.
-    """
-
-    seconds: float
-    guideline: str
-    wall: float | None = None
-    guideline_sha256: str | None = None
 
 
 class Database:

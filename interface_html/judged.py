@@ -97,16 +97,27 @@ def mark_judgement(
     )
 
 
-def rating_judgements(annotator: str, ratings: Ratings, output: str) -> list[Judgement]:
-    """The scores of an output: each scale is an aspect.
+def output_judgements(
+    schema: Schema,
+    rows: FeedbackRows,
+    annotations: Mapping[str, Document],
+    ratings: Mapping[str, Ratings],
+    output: int,
+) -> list[Judgement]:
+    """The judgements of an output by all annotators. Ratings are scores: each scale is an aspect.
 
     Args:
-      output: its key.
+      annotations, ratings: of each annotator. Outputs without marks have no annotations.
     """
-    return [
-        Judgement(scale, score=float(value), annotator=annotator)
-        for scale, value in ratings[output].items()
-    ]
+    key = schema.fields.outputs[output]
+    judgements = []
+    if key in schema.marked_outputs:
+        for name, doc in annotations.items():
+            judgements += annotation_judgements(schema, rows, name, doc, output)
+    for name, values in ratings.items():
+        for scale, value in values[key].items():
+            judgements.append(Judgement(scale, score=float(value), annotator=name))
+    return judgements
 
 
 def judged_item(
@@ -132,25 +143,23 @@ def judged_item(
         judged = rows.parse(row, 0)
     except RowError as error:
         raise UserError(f"item {item.id} cannot be written as judgements: {error}") from None
-    judgements: list[Judgement] = []
+    values = {annotator: doc["ratings"] for annotator, doc in ratings.items()}
+    judgements = output_judgements(task.schema, rows, annotations, values, output)
     comments = {}
     corrections = {}
     for annotator, doc in annotations.items():
-        judgements += annotation_judgements(task.schema, rows, annotator, doc, output)
         if doc.get("comment"):
             comments[annotator] = doc["comment"]
         if task.schema.correction:
             corrections[annotator] = doc["corrected-prediction"]
     key = task.schema.fields.outputs[output]
-    for annotator, doc in ratings.items():
-        judgements += rating_judgements(annotator, doc["ratings"], key)
     source = judged.source
     if source is None and any(judgement.side == SOURCE for judgement in judgements):
         source = judged.prompt.text
     meta = dict(judged.prompt.meta)
-    for name, values in ((COMMENTS, comments), (CORRECTIONS, corrections)):
-        if values:
-            meta[name] = values
+    for name, texts in ((COMMENTS, comments), (CORRECTIONS, corrections)):
+        if texts:
+            meta[name] = texts
     if task.schema.mark_outputs or task.schema.ratings:
         meta[OUTPUT] = output
     prompt = replace(judged.prompt, id=item.id, meta=meta)

@@ -24,9 +24,10 @@ from pydantic import Field
 from fgrlhf.configs.strict import StrictModel
 from interface_html.adjudicate import items_to_adjudicate
 from interface_html.annotator_pairs import pair_agreements
+from interface_html.assignments import RefusedError
 from interface_html.checks import Check, stored_checks
 from interface_html.connections import reading
-from interface_html.database import Database, RefusedError
+from interface_html.database import Database
 from interface_html.format import Item
 from interface_html.items import item_json
 from interface_html.judged_items import JudgedItem, judged_items

@@ -15,8 +15,9 @@ from starlette.exceptions import HTTPException
 
 from fgrlhf.configs.strict import StrictModel
 from fgrlhf.data.problems import Complaint
+from interface_html.assignments import Assignment, Receipt, RefusedError
 from interface_html.checks import uniform_item
-from interface_html.database import Assignment, Database, Receipt, RefusedError
+from interface_html.database import Database
 from interface_html.differences import (
     decision_form_problems,
     undecided_all_bad_problems,

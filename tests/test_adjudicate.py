@@ -23,7 +23,8 @@ from interface_html.adjudicate import (
     items_to_adjudicate,
     shared_marks,
 )
-from interface_html.database import Database, Receipt
+from interface_html.assignments import Receipt
+from interface_html.database import Database
 from interface_html.decisions import read_decisions
 from interface_html.differences import differences
 from interface_html.format import Item

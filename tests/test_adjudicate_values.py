@@ -26,7 +26,8 @@ from interface_html.adjudicate import (
     different_ratings,
     items_to_adjudicate,
 )
-from interface_html.database import Database, Receipt
+from interface_html.assignments import Receipt
+from interface_html.database import Database
 from interface_html.decisions import read_decisions
 from interface_html.differences import undecided_all_bad_problems
 from interface_html.format import COMPARISONS, RATED, Item

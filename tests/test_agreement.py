@@ -1,290 +1,479 @@
-"""Agreement measures: values by hand, another package's alpha, added noise, unanimous data."""
+"""Agreement of judgements: hand-computed values, and why a figure is undefined."""
 
-import copy
-import json
+import itertools
 import math
-import random
+from dataclasses import replace
 
+import numpy as np
 import pytest
-from page_helpers import QA
-from test_rules import ROW, doc, error, missing
 
-from fgrlhf.base.errors import UserError
-from fgrlhf.stats import Interval
-from interface_html.agreement import Settings, write_report
-from interface_html.agreement_figures import report, share
-from interface_html.annotator_pairs import (
-    PairAgreement,
-    judged_counts,
-    pair_agreements,
-    shared_counts,
+from fgrlhf.data.agreement import report as agreement
+from fgrlhf.data.agreement.alpha import alpha
+from fgrlhf.data.agreement.errors import words_in
+from fgrlhf.data.agreement.matching import (
+    any_type,
+    exact_matches,
+    mpp_credits,
+    overlap_matches,
+    partial_credit,
+    same_type,
 )
-from interface_html.format import Item
-from interface_html.items import read_items
-from interface_html.judged_items import GivenPreference, JudgedItem, judged_in_files, read_record
+from fgrlhf.data.agreement.responses import (
+    by_response,
+    judged_in_several_files,
+    not_judging_errors,
+)
+from fgrlhf.data.judgements import JudgedResponse, Judgement, missing_evidence
+from fgrlhf.stats import Interval
+from fgrlhf.text_types import Prompt
 
-SCHEMA = QA.schema
+
+def mark(start, end, label="x", **parts):
+    return Judgement("a", label, start, end, **parts)
 
 
-def test_unanimous_and_single_judgements_say_why():
-    one = JudgedItem(
-        Item("0", ROW), {"a": doc([], none=True)}, {"a": GivenPreference([0] * 6, None)}
+def judged(*judgements, response="aa bb cc dd", name="0"):
+    return JudgedResponse(Prompt(name, ""), response, tuple(judgements))
+
+
+def report(files, *settings, **orders):
+    return agreement.report(by_response(files), *settings, **orders)
+
+
+def weight_notes(files):
+    return agreement.weight_notes(by_response(files))
+
+
+# ---- spans ---------------------------------------------------------------------------------------
+
+
+def test_exact_overlapping_and_partial_matches():
+    first = [mark(0, 2), mark(3, 5), mark(3, 5)]
+    second = [mark(0, 2, "y"), mark(3, 5), mark(4, 8)]
+    assert exact_matches(first, second, any_type) == 4  # (0, 2) and one of (3, 5)
+    assert exact_matches(first, second, same_type) == 2
+    assert overlap_matches(first, second, any_type) == 6
+    assert overlap_matches(first, second, same_type) == 4
+    assert overlap_matches(first, [], any_type) == 0
+    assert overlap_matches([mark(0, 10)], [mark(0, 2), mark(3, 5)], any_type) == 2
+    # overlap 2 of lengths 4 and 3; the second prediction has no match
+    predictions = [mark(0, 4), mark(20, 25)]
+    assert mpp_credits(predictions, [mark(2, 5)], any_type) == pytest.approx((2 / 4, 2 / 3))
+    # the matching takes (0, 4)-(0, 3) with F = 6/7 rather than (0, 4)-(3, 4) with F = 2/5
+    credit = partial_credit([mark(0, 4)], [mark(0, 3), mark(3, 4)], any_type)
+    assert credit == pytest.approx(3 / 4 + 1)
+    assert partial_credit([mark(0, 4)], [mark(0, 4, "y")], same_type) == 0
+    for count in (exact_matches, overlap_matches, partial_credit):
+        assert count([mark(0, 2)], [mark(0, 2, side="source")], any_type) == 0
+
+
+# ---- the report ----------------------------------------------------------------------------------
+
+
+def test_annotators_of_one_file():
+    """Item 1: a marks [0, 2), b [0, 2) and [3, 5). Item 2: both mark [0, 5), with other types."""
+    one = judged(
+        mark(0, 2, annotator="a", severity="minor"),
+        mark(0, 2, annotator="b", severity="major"),
+        mark(3, 5, annotator="b"),
     )
-    figures = report(QA, [one])
-    name = "span F1, exact, positions"
-    assert figures[name] == "undefined: no response was judged by two annotators"
-    one.annotations["b"], one.comparisons["b"] = doc([], none=True), GivenPreference([0] * 6, None)
-    figures = report(QA, [one])
-    assert figures[name] == "undefined: no annotator of a shared response marked a span"
-    assert figures["share won by the output shown first"] == "undefined: every pair is a tie"
-    assert figures["ties"].mean == 1
-    assert report(QA, [])["ties"].startswith("undefined")
+    two = judged(
+        mark(0, 5, annotator="a", severity="minor"),
+        mark(0, 5, "y", annotator="b", severity="minor"),
+        response="other text",
+    )
+    figures = report({"f": [one, two]}, ["minor", "major"])
+    assert figures["span F1, exact, positions"].mean == pytest.approx(4 / 5)
+    assert figures["span F1, exact, positions and types"].mean == pytest.approx(2 / 5)
+    assert figures["span F, MPP, positions"].mean == pytest.approx(4 / 5)
+    # words of item 1: aa (both), bb (b), cc, dd (none); item 2: other (both), text (none)
+    # n = 12, 5 of them marked; one of six units differs
+    alpha_of_words = 1 - 11 * 2 / (2 * 5 * 7)
+    assert figures["alpha, words marked or not"].mean == pytest.approx(alpha_of_words)
+    severities = figures["alpha, severities of matched spans (ordinal)"]
+    # (minor, major) and (minor, minor): margins 3 and 1, d = 2, o = 1 on each side
+    assert severities.mean == pytest.approx(1 - 3 * 2 * 4 / (2 * 3 * 1 * 4))
 
 
-def test_figures_by_hand():
-    a = doc([error(), error("Unverifiable", 8, 11)], [missing(ids=(1, 2))])
-    b = doc([error(end=11)], [missing(ids=(2,))])
-    said = {
-        "a": GivenPreference([1, 1, 1, 1, 1, 1], [0, 1, 2, 3]),
-        "b": GivenPreference([1, 1, 1, 1, 1, 0], [3, 2, 1, 0]),
-    }
-    seconds = {"annotation": [100, 200], "comparison": [10, 20]}
-    figures = report(QA, [JudgedItem(Item("0", ROW), {"a": a, "b": b}, said, seconds)])
-    assert figures["span F1, exact, positions and types"].mean == 0
-    # [0,7) with [0,11) both ways; Unverifiable alone
-    assert figures["span F1, one-to-one overlap, positions and types"].mean == pytest.approx(2 / 3)
-    assert figures["span F, MPP, positions and types"].mean == pytest.approx((1 + 7 / 11) / 3)
-    assert figures["missing information F1"].mean == 0  # sentences 1 and 2, sentence 2
-    # b saw them in the other order
-    assert figures["share won by the output shown first"].mean == pytest.approx(6 / 11)
-    assert figures["share won by the output listed first"].mean == 1
-    assert figures["ties"].mean == pytest.approx(1 / 12)
-    assert figures["active seconds, annotation"].mean == 150
-    assert figures["active seconds, comparison"].mean == 15
+def test_characters_are_words_in_scripts_without_spaces():
+    """A marks the first two of four characters, b the first one; `ok` is one word, unmarked."""
+    item = judged(mark(0, 2, annotator="a"), mark(0, 1, annotator="b"), response="天地人和 ok")
+    figure = report({"f": [item]})["alpha, words marked or not"]
+    assert figure.mean == pytest.approx(1 - 9 * 2 / (2 * 3 * 7))  # 3 of 10 labels are marks
 
 
-def test_items_without_a_mark_do_not_widen_the_interval():
-    """A draw of only such items would have no share, which would count as 0."""
-    assert share([(2, 2), (0, 0), (0, 0), (0, 0)], "nothing") == Interval(1, math.nan, math.nan)
-    assert share([(0, 0)], "nothing") == "undefined: nothing"
-    # the seconds of an item without a mark count for the seconds per mark
-    seconds = share([(3, 0), (1, 1)], "nothing")
-    assert isinstance(seconds, Interval) and seconds.mean == 4
-
-
-def test_an_unknown_order_does_not_count_as_the_order_listed():
-    shown = "share won by the output shown first"
-    listed = "share won by the output listed first"
-    unknown = JudgedItem(Item("0", ROW), {}, {"a": GivenPreference([1] * 6, None)})
-    figures = report(QA, [unknown])
-    assert figures[shown].startswith("undefined: the order shown is known for no decided pair")
-    assert figures[listed].mean == 1
-    # b saw them in the other order
-    known = JudgedItem(Item("1", ROW), {}, {"b": GivenPreference([1] * 6, [3, 2, 1, 0])})
-    figures = report(QA, [unknown, known])
-    # items without a known order are not resampled either
-    assert figures[shown] == Interval(0, math.nan, math.nan) == report(QA, [known])[shown]
-    unknown.comparisons["b"] = GivenPreference([1] * 6, [0, 1, 2, 3])
-    assert report(QA, [unknown])[shown] == Interval(1, math.nan, math.nan)
-    assert report(QA, [unknown, unknown, known])[shown].mean == pytest.approx(2 / 3)
-
-
-def test_items_of_one_prompt_are_one_unit_of_comparisons():
-    def judged(prompts):
-        entries = []
-        for number in range(24):
-            row = {**ROW, "question": f"Q{number % prompts}?", "prediction 1": f"A{number}."}
-            first, second = [1 + number % 2] * 6, [1] * 6
-            said = {"a": GivenPreference(first, None), "b": GivenPreference(second, None)}
-            entries.append(JudgedItem(Item(str(number), row), {}, said))
-        return report(QA, entries)
-
-    listed = "share won by the output listed first"
-    assert judged(2)[listed] == Interval(0.75, math.nan, math.nan)
-    assert "2 of at least 3 units" in str(judged(2)[listed])
-    assert judged(4)[listed].has_bounds and judged(24)[listed].has_bounds
-    assert "8 of at least 10 units" in str(judged(8)["preference alpha"])
-    assert judged(24)["preference alpha"].has_bounds
-
-
-def test_a_decided_item_is_named(tmp_path, capsys):
-    rows = [{**ROW, "question": f"Q{n}?", "feedback": marked(n)} for n in range(2)]
-    for name in "ab":
-        (tmp_path / name).write_text(json.dumps(rows))
-    write_report(Settings(task="qa_feedback", files=f"{tmp_path}/a,{tmp_path}/b"))
-    notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
-    assert notes == [
-        "note: 4 of the 6 marks are of one item, 'Q1?': it decides the F figures of spans"
+def test_a_mark_inside_a_word_marks_the_word():
+    text = 'He said "stupid", then left'
+    pairs = [((8, 16), (9, 15)), ((16, 17), (16, 17))]  # with and without quotes; a comma
+    items = []
+    for i, spans in enumerate(pairs):
+        marks = [mark(*span, annotator=str(k)) for k, span in enumerate(spans)]
+        items.append(judged(*marks, response=f"{text} {i}"))
+    figures = report({"f": items})
+    assert figures["alpha, words marked or not"].mean == 1
+    assert [list(words_in("He  said it", [0, 4, 9], *span)) for span in ((1, 2), (2, 4))] == [
+        [0],
+        [],
     ]
-
-
-def marked(number):
-    errors = [error(), error("Unverifiable", 8, 11)][: number + 1]
-    return {"errors": errors, "missing-info": [], "corrected-prediction": "x"}
-
-
-def relabelled(rows, noise: float, seed: int):
-    """Copies in which each judgement is replaced at random with probability `noise`."""
-    rng, rows = random.Random(seed), copy.deepcopy(rows)
-    for row in rows:
-        for entry in row["feedback"]["errors"]:
-            if rng.random() < noise:
-                entry["error type"], entry["explanation"] = (
-                    rng.choice(["Irrelevant", "Unverifiable", "Incoherent"]),
-                    "",
-                )
-        row["feedback"]["errors"] = [
-            entry for entry in row["feedback"]["errors"] if rng.random() >= noise
-        ]
-        row["feedback"]["missing-info"] = [
-            entry for entry in row["feedback"]["missing-info"] if rng.random() >= noise
-        ]
-        row["preference"] = [
-            rng.choice([0, 1, 2]) if rng.random() < noise else value for value in row["preference"]
-        ]
-    return rows
-
-
-def test_more_noise_is_less_agreement(qa_feedback, tmp_path):
-    rows = json.loads((qa_feedback / "train_feedback.json").read_text())
-    copies = max(1, 300 // len(rows))  # few rows could agree by chance
-    rows = [{**row, "question": f"{row['question']} ({i})"} for i in range(copies) for row in rows]
-    source = tmp_path / "source.json"
-    source.write_text(json.dumps(rows))
-    rows = json.loads(source.read_text())  # no two rows share their feedback
-    figures_by_noise = []
-    for noise in (0.1, 0.2, 0.4):
-        path = tmp_path / f"{noise}.json"
-        path.write_text(json.dumps(relabelled(rows, noise, 0)))
-        figures = report(QA, judged_in_files(QA, [str(source), str(path)]))
-        figures_by_noise.append(
-            {name: figure.mean for name, figure in figures.items() if isinstance(figure, Interval)}
-        )
-    for name in figures_by_noise[0]:
-        if "F1" in name or "alpha" in name:
-            assert (
-                1
-                > figures_by_noise[0][name]
-                > figures_by_noise[1][name]
-                > figures_by_noise[2][name]
-                > 0
-            ), name
-    assert sum("F1" in name or "alpha" in name for name in figures_by_noise[0]) == 11
-
-
-def test_the_report_is_printed_and_written(tmp_path, capsys):
-    rows = [
-        {**ROW, "feedback": {**doc([error()]), "corrected-prediction": "x"}, "preference": [1] * 6}
-    ] * 2
-    rows = [
-        {**row, "feedback": {k: v for k, v in row["feedback"].items() if k != "no-error"}}
-        for row in rows
+    assert [list(words_in("so, it is", [0, 4, 7], *s)) for s in ((2, 5), (3, 4), (0, 9))] == [
+        [0, 1],
+        [],
+        [0, 1, 2],
     ]
-    for name in "ab":
-        (tmp_path / name).write_text(json.dumps(rows))
-    out = tmp_path / "report.json"
-    files = f"{tmp_path}/a,{tmp_path}/b"
-    write_report(Settings(task="qa_feedback", files=files, out=str(out)))
-    written = json.loads(out.read_text())
-    assert written["span F1, exact, positions"] == {
-        "mean": 1,
-        "low": 1,
-        "high": 1,
-        **written["span F1, exact, positions"],
-    }
-    assert "all annotators chose 1" in written["preference alpha"]
-    assert written["counts"] == {
-        "items": 2,
-        "annotators": 2,
-        "items annotated by two or more": 2,
-        "items compared by two or more": 2,
-        "annotator pairs on annotated items": 2,
-        "annotator pairs on compared items": 2,
-    }
-    lines = capsys.readouterr().out.splitlines()
-    printed = [line.split("  ")[0] for line in lines if not line.startswith("  ")]
-    figures = list(written)[
-        : -len(("definitions", "counts", "items by annotator", "annotator pairs"))
-    ]
-    assert printed == [*written["counts"], *figures] and len(figures) >= 12
-    assert f"  {tmp_path}/a: 2 items" in lines
-    assert lines[-1].startswith(f"  {tmp_path}/a and {tmp_path}/b: 2 annotated by both, span F1")
-    with pytest.raises(UserError, match="either a database"):
-        write_report(Settings(task="qa_feedback"))
+    assert list(words_in("  a", [2], 0, 1)) == []
 
 
-def test_real_preferences(qa_feedback, source):
-    """Known figures of the rows: the first-listed answer wins more often; a few are no ranking."""
+def test_equal_marks_of_few_items_are_not_certain():
+    """Of five items with equal marks nobody knows the next ten."""
     items = [
-        item
-        for split in ("train", "dev")
-        for item in read_items(QA, qa_feedback / f"{split}_feedback.json")
+        judged(mark(0, 2, annotator="a"), mark(0, 2, annotator="b"), response=f"so {i} it is")
+        for i in range(5)
     ]
-    judged = [
-        JudgedItem(item, {}, {"published": GivenPreference(item.row["preference"], None)})
-        for item in items
-    ]
-    figures = report(QA, judged)
-    assert figures["share won by the output listed first"].low > 0.5
-    assert figures["no ranking with ties"].mean == pytest.approx(
-        16 / 350 if source == "published" else 1 / 14
+    figures = report({"f": items})
+    f1 = figures["span F1, exact, positions"]
+    assert f1.mean == f1.high == 1 and f1.low < 0.5
+    few = figures["alpha, words marked or not"]
+    assert str(few) == "1.000 (no interval: 5 of at least 10 units)"
+
+
+@pytest.mark.parametrize("is_named", [False, True], ids=["one prompt", "one document"])
+def test_responses_to_one_prompt_or_document_are_one_unit(is_named):
+    """Four copies of the responses say no more than one."""
+
+    def items(copies):
+        made = []
+        for i, copy in itertools.product(range(12), range(copies)):
+            marks = mark(0, 2, annotator="a"), mark(0, 2 if i % 3 else 1, annotator="b")
+            item = judged(*marks, response=f"so {i} it is {copy}")
+            text, meta = f"prompt {i}", {}
+            if is_named:
+                text, meta = f"p {i} {copy}", {"cluster": f"doc {i}"}
+            made.append(replace(item, prompt=replace(item.prompt, text=text, meta=meta)))
+        return made
+
+    one, four = (report({"f": items(copies)}) for copies in (1, 4))
+    name = "span F1, exact, positions"
+    assert (four[name].low, four[name].high) == pytest.approx((one[name].low, one[name].high))
+    name = "alpha, words marked or not"
+    assert four[name].high - four[name].low > 0.9 * (one[name].high - one[name].low)
+
+
+def test_a_response_that_many_judged_does_not_decide():
+    """Every annotator of a response counts once: the weight of a pair of m is 1 / (m - 1)."""
+    two = judged(mark(0, 2, annotator="a"), mark(3, 5, annotator="b"))
+    many = judged(*[mark(0, 2, annotator=f"c{i}") for i in range(12)], response="other words")
+    figure = report({"f": [two, many]})["span F1, exact, positions"]
+    assert figure.mean == pytest.approx(12 / (12 + 2))  # 132 of 134 if every pair counted once
+
+
+def test_spans_of_several_annotators_are_one_unit():
+    """Three annotators of one span in four responses: aab aaa bba bbb, 12 values."""
+    items = []
+    for i, types in enumerate(("aab", "aaa", "bba", "bbb")):
+        marks = [mark(0, 2, type, annotator=str(k)) for k, type in enumerate(types)]
+        items.append(judged(*marks, response=f"so {i}"))
+    # coincidences of different values: 2 units x 4 / 2; n = 12, 6 of each: expected 2 x 36
+    assert report({"f": items})["alpha, types of matched spans"].mean == pytest.approx(
+        1 - (12 - 1) * 4 / 72
     )
 
 
-def test_files_are_matched_by_their_texts(tmp_path):
-    """A has items 0, 1 and twice 2; b has 2, 3 and 0, in this order."""
+def test_names_of_labels_change_no_figure():
+    """Annotators give places several labels, of equal and of different lengths."""
+    rng = np.random.default_rng(5)
+    kinds = ["fact", "tone", "bias", "style"]
+    spans = [(0, 2), (3, 5), (0, 5), (3, 8), (6, 11), (6, 8)]
+    items = []
+    for number in range(12):
+        marks = set()
+        for annotator in "abc":
+            for place in rng.choice(len(spans), 4):
+                marks.add((annotator, *spans[place], str(rng.choice(kinds))))
+        made = [mark(start, end, kind, annotator=name) for name, start, end, kind in sorted(marks)]
+        items.append(judged(*made, response=f"aa bb cc dd {number}"))
+    figures = report({"f": items})
+    for names in itertools.permutations(kinds):
+        renamed = dict(zip(kinds, names))
+        others = []
+        for item in items:
+            made = [replace(one, label=renamed[one.label]) for one in item.judgements]
+            others.append(replace(item, judgements=tuple(made)))
+        for name, figure in report({"f": others}).items():
+            assert figure.mean == pytest.approx(figures[name].mean), (name, names)
 
-    def write(name, numbers, preference):
-        rows = [{**ROW, "question": f"Q{n}?", "preference": preference} for n in numbers]
-        (tmp_path / name).write_text(json.dumps(rows))
-        return str(tmp_path / name)
 
-    a = write("a", [0, 1, 2, 2], [1, 1, 1, 1, 1, 1])
-    b = write("b", [2, 3, 0], [1, 1, 1, 2, 2, 0])
-    judged = judged_in_files(QA, [a, b])
-    questions = [entry.item.row["question"] for entry in judged]
-    assert questions == ["Q0?", "Q1?", "Q2?", "Q2?", "Q3?"]
-    names = [set(entry.comparisons) for entry in judged]
-    assert names == [{a, b}, {a}, {a, b}, {a}, {b}]
-    counts = shared_counts(judged)
-    assert (counts["items"], counts["annotators"]) == (5, 2)
-    assert counts["items compared by two or more"] == 2
-    assert judged_counts(judged) == {a: 4, b: 3}
-    (pair,) = pair_agreements(SCHEMA, judged)
-    assert pair == PairAgreement(a, b, 0, None, 2, 0.5)
-
-
-def test_the_agreement_of_two_annotators_by_hand():
-    a = doc([error(), error("Unverifiable", 8, 11)])
-    b = doc([error(end=11)])
-    c = doc([], none=True)
-    judged = [
-        JudgedItem(Item("0", ROW), {"a": a, "b": b, "c": c}),
-        JudgedItem(Item("1", ROW), {"a": a}),
-    ]
-    first, second, third = pair_agreements(SCHEMA, judged)
-    assert first == PairAgreement("a", "b", 1, pytest.approx(2 / 3), 0, None)
-    assert (second.second, second.span_f1) == ("c", 0) and third.annotated == 1
-    assert shared_counts(judged)["annotator pairs on annotated items"] == 3
+def test_responses_of_one_annotator_do_not_widen_the_interval():
+    """Draws of only such responses would count as an agreement of 0."""
+    items = [judged(mark(0, 2, annotator="a"), mark(0, 2, annotator="b"))]
+    items += [judged(mark(0, 2, annotator="a"), response=f"r {i}") for i in range(20)]
+    assert report({"f": items})["span F1, exact, positions"] == Interval(1, math.nan, math.nan)
 
 
 @pytest.mark.parametrize(
-    "entry, reason",
+    "marks",
     [
-        (["no object"], "must be an object"),
-        ({"order": ["0", "1", "2", "3"], "seconds": {}}, "`order` must hold each of"),
-        ({"order": [0, 1, 2, 2], "seconds": {}}, "`order` must hold each of"),
-        ({"order": [0, 1, 2, None], "seconds": {}}, "`order` must hold each of"),
-        ({"seconds": {}}, "`order` must hold each of"),
-        ({"order": None}, "`seconds` must be an object of numbers"),
-        ({"order": None, "seconds": {"comparison": "10"}}, "`seconds` must be an object of"),
+        ((0, 8, "x"), (3, 5, "y")),  # one inside the other
+        ((0, 5, "x"), (0, 5, "y")),  # two labels of the same words
+        ((0, 5, "x"), (3, 8, "y")),  # each has words of its own
     ],
 )
-def test_a_record_of_another_form_is_refused(entry, reason, tmp_path):
-    path = tmp_path / "record.json"
-    known = {"order": [3, 0, 2, 1], "seconds": {"annotation": 1.5, "comparison": None}}
-    path.write_text(json.dumps([known]))
-    assert read_record(SCHEMA, str(path), 1) == [known]
-    path.write_text(json.dumps([known, entry]))
-    with pytest.raises(UserError, match=f"row 1: {reason}"):
-        read_record(SCHEMA, str(path), 2)
+def test_overlapping_marks_agree_in_any_order(marks):
+    judgements = []
+    for annotator, given in (("a", marks), ("b", reversed(marks))):
+        judgements += [mark(*values, annotator=annotator) for values in given]
+    figures = report({"f": [judged(*judgements)]})
+    for name in ("alpha, types of words", "alpha, types of matched spans"):
+        if isinstance(figures[name], str):  # one combined label: nobody gave another
+            assert "all annotators chose 'a/x + a/y'" in figures[name]
+        else:
+            assert figures[name].mean == 1, name
+
+
+def test_severities_need_an_order():
+    pair = (mark(0, 2, annotator="a", severity="s"), mark(0, 2, annotator="b", severity="t"))
+    name = "alpha, severities of matched spans (ordinal)"
+    assert "the order of s, t is not known" in str(report({"f": [judged(*pair)]})[name])
+    apart = (pair[0], mark(3, 5, annotator="b", severity="t"))
+    figures = report({"f": [judged(*apart)]}, ["s", "t"])
+    assert "gave severities to overlapping spans" in str(figures[name])
+    without = (mark(0, 2, annotator="a"), mark(0, 2, annotator="b"))
+    assert name not in report({"f": [judged(*without)]}, ["s", "t"])
+
+
+def test_an_item_with_most_of_the_weight_is_named():
+    many = judged(*(mark(0, 2, annotator=f"w{i}") for i in range(30)), response="one of many")
+    others = []
+    for i in range(12):
+        both = (mark(0, 2, annotator="a"), mark(0, 2, annotator="b"))
+        others.append(judged(*both, response=f"text {i}"))
+    assert weight_notes({"f": others}) == []
+    notes = weight_notes({"f": [many, *others]})
+    assert notes[0] == (
+        "30 of the 54 marks are of one item, 'one of many': it decides the F figures of spans"
+    )
+    assert len(notes) == 2 and "90 of the 138 labels of words" in notes[1]
+    assert weight_notes({"f": [many]}) == []  # there is no other
+    rated = [Judgement("helpful", score=1.0, annotator=f"w{i}") for i in range(30)]
+    notes = weight_notes({"f": [scored(1, 2, 3), judged(*rated, response="rated")]})
+    assert notes == [
+        "30 of the 32 judgements are of one item, 'rated': it decides scores and verdicts"
+    ]
+
+
+def scored(first, second, number):
+    judgements = [Judgement("helpful", score=float(first), annotator="anna")]
+    judgements.append(Judgement("helpful", score=float(second), annotator="ben"))
+    return judged(*judgements, response=f"text {number}")
+
+
+def test_scores_have_figures_and_rows_of_scores_no_others():
+    """Ben's scores are 10 lower throughout: equal order, other values."""
+    items = [scored(20 + i, 10 + i, i) for i in range(12)]
+    figures = report({"f": items})
+    assert list(figures) == [
+        "alpha, scores of helpful (ordinal)",
+        "alpha, scores of helpful (interval)",
+        "ICC, scores of helpful (consistency)",
+    ]
+    assert figures["ICC, scores of helpful (consistency)"].mean == pytest.approx(1)
+    # interval: n = 24, the distance of a unit is 10; variance of 20..31 and 10..21
+    numbers = np.array([*range(20, 32), *range(10, 22)], dtype=float)
+    expected = 2 * 24 * ((numbers - numbers.mean()) ** 2).sum()
+    interval = figures["alpha, scores of helpful (interval)"]
+    assert interval.mean == pytest.approx(1 - 23 * 12 * 2 * 100 / expected)
+    assert interval.low < interval.mean < interval.high
+    marked = judged(mark(0, 2, annotator="anna"), mark(0, 2, annotator="ben"))
+    assert "span F1, exact, positions" in report({"f": [*items, marked]})
+
+
+def test_steps_have_figures_of_their_labels_and_scores_and_are_no_errors():
+    """Ben's scores are half of Anna's, and he calls the second step of every solution wrong."""
+    items = []
+    for i in range(12):
+        judgements = []
+        for number, (start, end) in enumerate([(0, 3), (4, 9)]):
+            score = float((i * 7 + number * 5) % 11)
+            ben = "bad" if number else "good"
+            for name, label, factor in (("anna", "good", 1.0), ("ben", ben, 0.5)):
+                step = Judgement("step", label, start, end, annotator=name, score=score * factor)
+                judgements.append(step)
+        items.append(judged(*judgements, response=f"a = {i}\nb = {i}"))
+    figures = report({"f": items})
+    assert list(figures) == [
+        "alpha, labels of steps",
+        "alpha, scores of steps (ordinal)",
+        "alpha, scores of steps (interval)",
+        "ICC, scores of steps (consistency)",
+    ]
+    units = [[["good", "good"], ["good", "bad"]]] * 12
+    assert figures["alpha, labels of steps"] == alpha(units)
+    icc = figures["ICC, scores of steps (consistency)"]
+    # scores a and a / 2: the squares of rows are 1.125 times the variance of a, the others 0.125
+    assert icc.mean == pytest.approx((1.125 - 0.125) / (1.125 + 0.125))
+    assert icc.low < icc.mean < icc.high
+
+
+def test_verdicts():
+    def verdicts(*labels, response):
+        judgements = [Judgement("v", label, annotator=f"r{i}") for i, label in enumerate(labels)]
+        return judged(*judgements, response=response)
+
+    items = [verdicts("x", "x", response="1"), verdicts("x", "y", response="2")]
+    items += [verdicts("y", "y", response="3"), verdicts("y", "y", response="4")]
+    figures = report({"f": items})
+    assert list(figures) == ["alpha, verdicts of v"]  # nobody looked for errors
+    assert figures["alpha, verdicts of v"].mean == pytest.approx(1 - 7 * 2 / 30)
+    pairs = [("bad", "bad"), ("good", "good"), ("ok", "ok"), ("bad", "ok")]
+    items = [verdicts(*pair, response=str(number)) for number, pair in enumerate(pairs)]
+    order = ["bad", "ok", "good"]
+    name = "alpha, verdicts of v (ordinal)"
+    units = [[[*pair]] for pair in pairs]
+    assert report({"f": items}, orders={"v": order})[name] == alpha(units, order, level="ordinal")
+    unknown = report({"f": items}, orders={"v": ["bad", "good"]})[name]
+    assert unknown.startswith("undefined: the order of ok is not known")
+
+
+def test_one_file_for_each_annotator():
+    first = [judged(mark(0, 2)), judged(response="x y"), judged(response="only one")]
+    second = [judged(mark(0, 2), name="9"), judged(mark(0, 1), response="x y")]
+    shared = by_response({"a.jsonl": first, "b.jsonl": second})
+    assert [sorted(entry.by_annotator) for entry in shared] == [
+        *(["a.jsonl", "b.jsonl"], ["a.jsonl", "b.jsonl"], ["a.jsonl"]),
+    ]
+    figures = report({"a.jsonl": first, "b.jsonl": second})
+    assert figures["span F1, exact, positions"].mean == pytest.approx(2 / 3)
+
+
+def test_equal_responses_are_items_of_their_own():
+    """Such as those of two systems: the second copy is matched with the second one of others."""
+    name = "span F1, exact, positions"
+    both = judged(mark(0, 2, annotator="a"), mark(0, 2, annotator="b"), name="system 1/1")
+    again = judged(mark(0, 2, annotator="a"), name="system 2/1")
+    assert report({"f": [both, again]})[name].mean == 1
+    # outputs 1 and 2 of an item: a marks only the first, b only the second
+    nothing = [Judgement("a", "no error", annotator=annotator) for annotator in "ab"]
+    first = judged(mark(0, 2, annotator="a"), nothing[1])
+    second = judged(nothing[0], mark(0, 2, annotator="b"))
+    assert report({"f": [first, second]})[name].mean == 0
+    copies = [judged(mark(0, 2)), judged(mark(3, 5)), judged()]
+    shared = by_response({"a": copies, "b": copies})
+    assert [entry.by_annotator["a"] == entry.by_annotator["b"] for entry in shared] == [True] * 3
+
+
+def test_equal_outputs_in_two_languages_are_two_items():
+    rows = []
+    for annotator, language in (("a", "en-cs"), ("b", "en-uk"), ("b", "en-cs")):
+        judgements = (Judgement("x", "y", annotator=annotator),)
+        prompt = Prompt("0", "", meta={"langs": language})
+        rows.append(JudgedResponse(prompt, "OK", judgements, "OK"))
+    assert len(by_response({"f": rows[:2]})) == 2
+    assert len(by_response({"f": rows[::2]})) == 1
+
+
+def test_a_name_in_two_files_is_not_merged():
+    """Two servers can both have a user `1`: their spans must not count for one annotator."""
+    one, two, three = (judged(mark(2, 5, annotator=name)) for name in ("1", "1", "2"))
+    files = {"g1": [one], "g2": [two], "g3": [three]}
+    figures = report(files)
+    assert figures["span F1, exact, positions"] == Interval(1, math.nan, math.nan)
+    assert judged_in_several_files(files) == 1
+    # somebody's work can be split over files
+    split = {"a": [one], "b": [judged(mark(0, 2, annotator="1"), response="x y")], "c": [three]}
+    assert judged_in_several_files(split) == 0
+    assert [list(entry.by_annotator) for entry in by_response(split)] == [["1", "2"], ["1"]]
+
+
+def test_an_item_may_have_a_row_for_each_annotator():
+    rows = [judged(mark(0, 2, annotator=annotator)) for annotator in "abc"]
+    (shared,) = by_response({"f": rows})
+    assert list(shared.by_annotator) == ["a", "b", "c"]
+
+
+def test_who_never_looked_for_errors_has_not_marked_nothing():
+    """Anna and Ben mark, Carla finds nothing, Dora only rates, Emil has only a verdict."""
+    scored = Judgement("helpful", score=4.0, annotator="dora")
+    verdict = Judgement("tone", "rude", annotator="emil")
+    marks = (mark(0, 2, annotator="anna"), mark(0, 2, annotator="ben"))
+    for others in ((scored,), (verdict,), (scored, verdict)):
+        items = [judged(*marks, *others), judged(*marks, response="other text")]
+        figures = report({"f": items})
+        assert figures["span F1, exact, positions"].mean == 1
+        assert figures["alpha, words marked or not"].mean == 1
+        assert not_judging_errors(by_response({"f": items})) == len(others)
+    nothing = Judgement("a", "no error", annotator="carla")
+    figures = report({"f": [judged(*marks, nothing, scored)]})
+    # anna and ben: 2 of 2; anna and carla, ben and carla: 0 of 1
+    assert figures["span F1, exact, positions"].mean == pytest.approx(2 / 4)
+    assert not_judging_errors(by_response({"f": [judged(*marks, nothing)]})) == 0
+
+
+def test_an_error_of_the_whole_response_is_one_that_has_no_span():
+    """MQM has errors without a span. Their annotator looked for errors of all aspects."""
+    whole = Judgement("a", "omission", annotator="ben")
+    item = judged(mark(0, 2, annotator="anna"), mark(3, 5, annotator="anna"), whole)
+    assert report({"f": [item]})["span F1, exact, positions"].mean == 0
+    assert not_judging_errors(by_response({"f": [item]})) == 0
+
+
+def test_a_rated_response_with_one_annotator_of_errors_has_no_figure():
+    rated = Judgement("helpful", score=4.0, annotator="ben")
+    liked = Judgement("liked", "nice", 0, 2, annotator="ben")
+    for other in (rated, liked):
+        figures = report({"f": [judged(mark(0, 2, annotator="anna"), other)]})
+        for name in ("span F1, exact, positions", "alpha, words marked or not"):
+            assert figures[name] == (
+                "undefined: no two annotators looked for errors in the same response"
+            )
+
+
+def test_who_only_rates_has_not_found_that_nothing_is_missing():
+    given = [missing("fact", [1], name) for name in ("anna", "ben")]
+    none = Judgement("a", "no error", annotator="carla")
+    rated = Judgement("helpful", score=4.0, annotator="dora")
+    item = judged(*given, mark(0, 2, annotator="anna"), rated)
+    assert report({"f": [item]})["missing information F1"].mean == 1
+    item = judged(*given, mark(0, 2, annotator="anna"), rated, none)
+    assert report({"f": [item]})["missing information F1"].mean == pytest.approx(2 / 4)
+
+
+def missing(label, sentences, annotator):
+    places = {"passage_id": 1, "sentence_id": sentences}
+    evidence = missing_evidence({"label": label, **places}, "label")
+    return Judgement("missing", label, annotator=annotator, evidence=evidence)
+
+
+def test_missing_information_is_a_list_and_no_verdict():
+    """Anna names two pieces, Ben one of them and another one, Carla none."""
+    everything = [
+        missing("fact", [1, 2], "anna"),
+        missing("detail", [3], "anna"),
+        missing("detail", [4], "ben"),
+        missing("fact", [2, 1], "ben"),
+        Judgement("a", "no error", annotator="carla"),
+    ]
+    name = "missing information F1"
+    figures = report({"f": [judged(*everything)]})
+    assert "alpha, verdicts of missing" not in figures
+    # anna and ben: 2 of 4; anna and carla, ben and carla: 0 of 2
+    assert figures[name].mean == pytest.approx(2 / (4 + 2 + 2))
+    assert report({"f": [judged(*everything[:2])]})[name].startswith("undefined")
+    assert name not in report({"f": [judged(mark(0, 2, annotator="anna"))]})
+    explained = [Judgement("v", "yes", annotator=name, evidence="It says so.") for name in "ab"]
+    assert "alpha, verdicts of v" in report({"f": [judged(*explained)]})
+
+
+def test_nothing_is_shared():
+    figures = report({"f": [judged(mark(0, 2, annotator="a"))]})
+    assert set(figures.values()) == {
+        "undefined: no response was judged by two annotators",
+        "undefined: no two annotators marked overlapping spans",
+    }
+
+
+def test_copies_agree_completely():
+    items = [judged(mark(0, 2), mark(3, 5, "y")), judged(mark(1, 4), response="other text")]
+    figures = report({"a": items, "b": items})
+    for name, figure in figures.items():
+        if isinstance(figure, Interval):
+            assert figure.mean == pytest.approx(1) and not figure.excludes_zero, name
+    assert sum(isinstance(figure, Interval) for figure in figures.values()) == 9

@@ -21,7 +21,8 @@ from interface_html.anchoring import (
     influences,
     write_report,
 )
-from interface_html.database import Database, Receipt
+from interface_html.assignments import Receipt
+from interface_html.database import Database
 from interface_html.format import Item
 from interface_html.suggestions import decision_problems, undecided_problems, verdicts
 

@@ -15,7 +15,7 @@ from fgrlhf.models.decoding import Sampling
 from fgrlhf.pipeline.comparison import differences
 from fgrlhf.pipeline.scores import paired_scores, shared_clusters
 from fgrlhf.pipeline.summary import data_of
-from fgrlhf.stats import seed_interval, seed_p_value
+from fgrlhf.seed_stats import seed_interval, seed_p_value
 from fgrlhf.text_types import Prompt
 from reward_modeling.judged import prompts_of
 

@@ -12,7 +12,8 @@ from page_helpers import QA
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_json
 from interface_html import export
-from interface_html.database import Database, Receipt, RefusedError
+from interface_html.assignments import Receipt, RefusedError
+from interface_html.database import Database
 from interface_html.format import Item
 from interface_html.items import read_items, rows_text
 from interface_html.rules import annotation_problems

@@ -16,7 +16,8 @@ from fgrlhf.cli import data
 from fgrlhf.data.read import read_rows
 from interface_html import export
 from interface_html.adjudicate import Settings, adjudicate
-from interface_html.database import Database, Receipt
+from interface_html.assignments import Receipt
+from interface_html.database import Database
 from interface_html.items import item_json, read_items
 from interface_html.merge import Settings as MergeSettings
 from interface_html.merge import merge

@@ -17,9 +17,10 @@ from test_rules import ROW, doc, error
 
 from fgrlhf.base.files import write_json
 from interface_html import lead
+from interface_html.assignments import RefusedError
 from interface_html.checks import Check
 from interface_html.connections import reading
-from interface_html.database import Database, RefusedError
+from interface_html.database import Database
 from interface_html.format import Item
 from interface_html.languages import ENGLISH
 from interface_html.render import TEMPLATES, lead_html

@@ -10,7 +10,8 @@ from test_database import Clock
 from test_rules import ROW as QA_ROW
 
 from interface_html import export
-from interface_html.database import Database, Receipt
+from interface_html.assignments import Receipt
+from interface_html.database import Database
 from interface_html.format import Item
 from interface_html.rules import find_cycle, pairs_in_circles, preference_problems
 

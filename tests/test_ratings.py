@@ -15,7 +15,8 @@ from fgrlhf.data.problems import DataError
 from fgrlhf.stats import Interval
 from interface_html import agreement, reliability
 from interface_html.agreement_figures import report
-from interface_html.database import Database, Receipt
+from interface_html.assignments import Receipt
+from interface_html.database import Database
 from interface_html.export import Settings as ExportSettings
 from interface_html.export import export, judged_items
 from interface_html.format import RATINGS, Item

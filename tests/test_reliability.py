@@ -11,7 +11,8 @@ from test_rules import ROW, doc, error, missing
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_json
 from interface_html import export
-from interface_html.database import Database, Receipt
+from interface_html.assignments import Receipt
+from interface_html.database import Database
 from interface_html.format import Item
 from interface_html.reliability import (
     GivenLabel,

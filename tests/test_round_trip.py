@@ -12,7 +12,8 @@ from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_json
 from fgrlhf.reward_utils import BLANK
 from interface_html import judged_items
-from interface_html.database import Database, Receipt
+from interface_html.assignments import Receipt
+from interface_html.database import Database
 from interface_html.export import Settings, export
 from interface_html.items import read_items, rows_text
 from tasks.qa_feedback.reward_modeling import create_rm_files

@@ -10,7 +10,8 @@ from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_jsonl
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.report.spread import ONE_RUN
-from fgrlhf.stats import mean_interval, seed_interval
+from fgrlhf.seed_stats import seed_interval
+from fgrlhf.stats import mean_interval
 from tasks.experiments import qa
 from tasks.experiments.policies import METRICS, policies_table, results
 from tasks.experiments.science import ARMS, COMPARED, Settings, seed_stages

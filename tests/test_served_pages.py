@@ -4,7 +4,7 @@ import json
 from contextlib import contextmanager
 
 import pytest
-from faulty_link import Reply, FaultyLink, fail, lose, proceed
+from faulty_link import FaultyLink, Reply, fail, lose, proceed
 from page_helpers import (
     ITEM,
     new_context,

@@ -15,9 +15,10 @@ from test_served_pages import visiting
 
 from fgrlhf.base.errors import UserError
 from interface_html import export, judged_items, lead, submissions
+from interface_html.assignments import Receipt, RefusedError
 from interface_html.checks import Plan
 from interface_html.connections import reading
-from interface_html.database import Database, Receipt, RefusedError
+from interface_html.database import Database
 from interface_html.format import Item
 from interface_html.schema import SKIP_REASONS, load_schema
 from interface_html.skips import Skip, skip_problems

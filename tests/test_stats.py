@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from scipy.stats import binom, t
 
+from fgrlhf.seed_stats import holm, seed_interval, seed_p_value
 from fgrlhf.stats import (
     Interval,
-    holm,
     interval_of,
     jackknifed,
     mean_interval,
@@ -17,8 +17,6 @@ from fgrlhf.stats import (
     paired_ratio_interval,
     pooled_interval,
     ratio_interval,
-    seed_interval,
-    seed_p_value,
     share_interval,
     share_of_prompts,
     spread,

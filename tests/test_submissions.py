@@ -21,7 +21,8 @@ from interface_html.agreement import Settings as AgreementSettings
 from interface_html.agreement import write_report
 from interface_html.agreement_figures import report
 from interface_html.annotator_pairs import pair_agreements
-from interface_html.database import Database, Receipt
+from interface_html.assignments import Receipt
+from interface_html.database import Database
 from interface_html.format import Item
 from interface_html.items import read_items
 from interface_html.judged import judged_item, write_judgements

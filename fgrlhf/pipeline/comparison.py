@@ -24,7 +24,8 @@ from fgrlhf.pipeline.scores import (
     shared_clusters,
 )
 from fgrlhf.runs.runlog import BEST_FILE
-from fgrlhf.stats import LEVEL, Clusters, holm, seed_interval, seed_p_value
+from fgrlhf.seed_stats import holm, seed_interval, seed_p_value
+from fgrlhf.stats import LEVEL, Clusters
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from fgrlhf.pipeline.scores import evaluation_rows, paired_scores
 from fgrlhf.pipeline.stages import Stage
 from fgrlhf.pipeline.study import markdown
 from fgrlhf.report.spread import ONE_RUN
-from fgrlhf.stats import seed_interval
+from fgrlhf.seed_stats import seed_interval
 from tasks.experiments import qa
 
 METRICS = ("gold", "relevance", "factuality", "completeness")

@@ -2,58 +2,46 @@
 
     python -m tasks.translation.data.wmt_mqm source=FOLDER data_dir=FOLDER
 
-Reads the one .tsv file in `source`, with the columns
+Reads the one .tsv file in `source` as `fgrlhf data import from=mqm` does: one error per row, marked
+as <v>...</v> in the target, or in the source for an omission. Writes judged_train.jsonl,
+judged_dev.jsonl and judged_test.jsonl (tasks/translation/mqm.py), and the sources as prompts in
+train.json, dev.json and test.json with the human translation as reference, if the file has it (the
+system `ref`). Documents (`doc`) are split, so that no source of a talk is in two parts.
 
-    system doc doc_id seg_id rater source target category severity comment
-
-and one error per row, marked as <v>...</v> in the target, or in the source for an omission. Writes
-judged_train.jsonl, judged_dev.jsonl and judged_test.jsonl (tasks/translation/mqm.py), and the
-sources as prompts in train.json, dev.json and test.json with the human translation as reference, if
-the file has it (the system `ref`). Documents (`doc`) are split, so that no source of a talk is in
-two parts.
-
-Rows that cannot be read are left out together with their segment, because a segment that lacks a
-mark would count the marked words as right. Their number is printed.
+A translation with an error whose mark is not found is left out, because the marked words would
+count as right. The number of such translations is printed.
 """
 
-import csv
-import io
-import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field
 
 from fgrlhf.base.errors import UserError, shorten
-from fgrlhf.base.files import read_text, write_json, write_jsonl
+from fgrlhf.base.files import write_json, write_jsonl
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import Count, FilePath, StrictModel
+from fgrlhf.data.importers.registry import import_items
+from fgrlhf.data.judgements import NO_ERROR, SOURCE, SPAN_ASPECT, JudgedResponse, Judgement
 from fgrlhf.data.split import hash_share
 from fgrlhf.metrics.clusters import CLUSTER
 from fgrlhf.text_types import Prompt
 from tasks.translation.mqm import (
     MAJOR,
     MINOR,
+    OMISSION,
     PUNCTUATION,
     RatedTranslation,
-    error,
     is_non_translation,
-    omission,
     row_of,
 )
 
-COLUMNS = (
-    *("system", "doc", "doc_id", "seg_id", "rater"),
-    *("source", "target", "category", "severity", "comment"),
-)
-NO_ERROR = "no-error"
+PLACE = ("doc", "seg_id", "system")  # columns that identify a translation
 HUMAN = "ref"  # the system whose translations are by people
 PARTS = {"dev": 0.15, "test": 0.3, "train": 1.0}  # a document's hash is at most this
-MARK = re.compile(r"</?v>")
 
 
 class Settings(StrictModel):
@@ -69,150 +57,78 @@ class Settings(StrictModel):
     )
 
 
-@dataclass(frozen=True)
-class Losses:
-    """Segments that were left out: reason -> number."""
-
-    counts: Mapping[str, int]
-
-    def describe(self) -> str:
-        if not self.counts:
-            return "no segment was left out"
-        reasons = [f"{number} because {reason}" for reason, number in sorted(self.counts.items())]
-        return f"segments left out: {', '.join(reasons)}"
+# ---- raters --------------------------------------------------------------------------------------
 
 
-class RowError(Exception):
-    """A row that cannot be read; the message is the reason."""
-
-
-# ---- rows ----------------------------------------------------------------------------------------
-
-
-def read_rows(path: Path) -> list[dict[str, str]]:
-    """The rows of a .tsv file.
+def read_mqm(path: Path) -> tuple[list[RatedTranslation], Counter[str]]:
+    """A translation for each of its raters, and how many were left out, by the reason.
 
     Raises:
-      UserError: the columns are others, or a row has too few or too many, or cannot be read.
+      UserError: the file is no table of MQM, or has no documents or segments.
     """
-    # Lines end at "\n", "\r\n" or "\r" only; `splitlines` would cut cells at U+2028 and others too.
-    text = io.StringIO(read_text(path), newline="")
-    lines = csv.reader(text, delimiter="\t", quoting=csv.QUOTE_NONE, strict=True)
-    header = tuple(next(lines, ()))
-    if header != COLUMNS:
-        raise UserError(
-            f"{path} has the columns {shorten(', '.join(header), 120)}; needed are"
-            f" {', '.join(COLUMNS)}, separated by tabs"
-        )
-    rows = []
-    for number, values in enumerate(_readable(path, lines), 2):
-        if len(values) != len(COLUMNS):
-            raise UserError(
-                f"{path}, line {number} has {len(values)} columns instead of {len(COLUMNS)}: it is"
-                " damaged. Download the file again"
-            )
-        rows.append(dict(zip(COLUMNS, values)))
-    return rows
+    items, report = import_items(path, "mqm")
+    missing = [name for name in PLACE if name not in items[0].prompt.meta]
+    if missing:
+        raise UserError(f"{path} has no column `{missing[0]}`, by which its documents are split")
+    translations = []
+    left_out = Counter(report.losses)
+    for item in items:
+        by_rater: dict[str, list[Judgement]] = {}
+        for judgement in item.judgements:
+            by_rater.setdefault(str(judgement.annotator), []).append(judgement)
+        for rater, judgements in by_rater.items():
+            try:
+                translations.append(_rated(item, rater, judgements))
+            except ValueError as reason:
+                left_out[f"translations {reason}"] += 1
+    return translations, left_out
 
 
-def _readable(path: Path, lines: Iterator[list[str]]) -> Iterator[list[str]]:
-    """The lines of a table. Raises `UserError` for a cell that is longer than any sentence."""
-    try:
-        yield from lines
-    except csv.Error as error:
-        raise UserError(f"{path} is damaged: {shorten(error)}. Download the file again") from None
-
-
-def marked_span(text: str) -> tuple[str, tuple[int, int] | None]:
-    """A text without its marks, and the characters between them; None if there are none.
-
-    White space at the ends of the marked text is left out.
+def _rated(item: JudgedResponse, rater: str, judgements: Sequence[Judgement]) -> RatedTranslation:
+    """The translation with the marks of a rater.
 
     Raises:
-      RowError: the marks are not one pair around some text.
+      ValueError: what the rater found is not known.
     """
-    tags = [match[0] for match in MARK.finditer(text)]
-    if not tags:
-        return text, None
-    if tags != ["<v>", "</v>"]:
-        raise RowError("its mark is not one <v>...</v>")
-    before, marked, after = MARK.split(text)
-    if not marked.strip():
-        raise RowError("its mark is empty")
-    start = len(before) + len(marked) - len(marked.lstrip())
-    return before + marked + after, (start, start + len(marked.strip()))
+    if item.source is None:
+        raise ValueError("without a source")
+    found = [judgement for judgement in judgements if judgement.label != NO_ERROR]
+    if found and len(found) < len(judgements):
+        raise ValueError("with errors and a row without an error")
+    if any(judgement.span is None for judgement in found):
+        raise ValueError("with an error that is not marked as one <v>...</v>")
+    place = {name: item.prompt.meta[name] for name in PLACE} | {"rater": rater}
+    marks = [_mark(item, judgement) for judgement in found]
+    prompt = Prompt(".".join(place.values()), item.source, (), place)
+    return RatedTranslation.of(prompt, item.response, marks)
 
 
-def severity_of(row: Mapping[str, str]) -> str | None:
-    """The severity of an error; None if the row says that there is none.
+def _mark(item: JudgedResponse, error: Judgement) -> Judgement:
+    """An error with the severities of MQM's weights, and without white space at its ends.
 
     A non-translation is major, whatever severity its row has.
 
     Raises:
-      RowError: the severity is unknown.
+      ValueError: the severity is unknown, or nothing is marked.
     """
-    if is_non_translation(row["category"]):
-        return MAJOR
-    severity = row["severity"].strip().lower()
-    if severity == NO_ERROR:
-        return None
-    if severity == "minor" and row["category"].strip().lower() == "fluency/punctuation":
-        return PUNCTUATION
-    if severity not in (MAJOR, MINOR):
-        raise RowError(f"the severity {shorten(repr(row['severity']), 30)} is not known")
-    return severity
-
-
-def rated_segment(rows: Sequence[Mapping[str, str]]) -> RatedTranslation:
-    """A segment with the marks of one rater: all rows of one rater, system and source.
-
-    Raises:
-      RowError: a row cannot be read, or the rows do not fit together.
-    """
-    marks = []
-    texts = set()
-    clean = 0
-    for row in rows:
-        source, in_source = marked_span(row["source"])
-        target, in_target = marked_span(row["target"])
-        texts.add((source, target))
-        severity = severity_of(row)
-        if severity is None:
-            clean += 1
-            if in_source or in_target:
-                raise RowError("a row without an error has a mark")
-            continue
-        if (in_source is None) == (in_target is None):
-            raise RowError("an error is marked in both texts or in none")
-        if in_target is not None:
-            marks.append(error(*in_target, row["category"].strip() or "Other", severity))
-        elif in_source is not None:
-            marks.append(omission(*in_source, severity))
-    if len(texts) > 1:
-        raise RowError("its rows have different texts")
-    if clean and marks:
-        raise RowError("it has errors and a row without an error")
-    ((source, target),) = texts
-    if not source.strip() or not target.strip():
-        raise RowError("its source or its translation is blank")
-    place = {key: rows[0][key] for key in ("doc", "seg_id", "system", "rater")}
-    return RatedTranslation.of(Prompt(".".join(place.values()), source, (), place), target, marks)
-
-
-def read_mqm(path: Path) -> tuple[list[RatedTranslation], Losses]:
-    """The judgements of a file, in the order of their first rows, and what was left out."""
-    segments: dict[tuple[str, ...], list[dict[str, str]]] = {}
-    for row in read_rows(path):
-        key = tuple(row[column] for column in ("system", "doc", "doc_id", "seg_id", "rater"))
-        segments.setdefault(key, []).append(row)
-    judgements = []
-    losses: Counter[str] = Counter()
-    for rows in segments.values():
-        try:
-            judgements.append(rated_segment(rows))
-        except RowError as error:
-            losses[str(error)] += 1
-    return judgements, Losses(losses)
+    category = str(error.label)
+    if category != error.aspect:
+        category = f"{error.aspect}/{category}"
+    severity = str(error.severity).strip().lower()
+    if is_non_translation(category):
+        severity = MAJOR
+    elif severity == MINOR and category.strip().lower() == "fluency/punctuation":
+        severity = PUNCTUATION
+    if severity not in (MAJOR, MINOR, PUNCTUATION):
+        raise ValueError(f"with the unknown severity {shorten(repr(error.severity), 30)}")
+    marked = item.marked(error)
+    if not marked.strip():
+        raise ValueError("with an empty mark")
+    start, end = error.place
+    start += len(marked) - len(marked.lstrip())
+    end -= len(marked) - len(marked.rstrip())
+    label = OMISSION if error.side == SOURCE else category.strip()
+    return Judgement(SPAN_ASPECT, label, start, end, severity, side=error.side)
 
 
 # ---- files ---------------------------------------------------------------------------------------
@@ -270,7 +186,7 @@ def prepare(settings: Settings) -> None:
             f"{source} has {len(files)} .tsv files; one is needed, with the judgements of one pair"
             " of languages"
         )
-    judgements, losses = read_mqm(files[0])
+    judgements, left_out = read_mqm(files[0])
     for part in PARTS:
         chosen = [x for x in judgements if part_of(x.prompt.meta["doc"]) == part]
         if not chosen:
@@ -293,7 +209,8 @@ def prepare(settings: Settings) -> None:
             f" sources in {documents} documents, {marks:,} marks, {capped} judged in part",
             flush=True,
         )
-    print(losses.describe(), flush=True)
+    for what, count in left_out.most_common():
+        print(f"left out, {what}: {count:,}", flush=True)
 
 
 def main() -> None:
