@@ -155,7 +155,8 @@ def test_the_report_is_printed_and_written(tmp_path, capsys):
     figures = list(written)[
         : -len(("definitions", "counts", "items by annotator", "annotator pairs"))
     ]
-    assert printed == [*written["counts"], *figures] and len(figures) >= 12
+    definitions = [f"{name}: {text}" for name, text in written["definitions"].items()]
+    assert printed == [*written["counts"], *figures, *definitions] and len(figures) >= 12
     assert f"  {tmp_path}/a: 2 items" in lines
     assert lines[-1].startswith(f"  {tmp_path}/a and {tmp_path}/b: 2 annotated by both, span F1")
     with pytest.raises(UserError, match="either a database"):
