@@ -1,0 +1,1 @@
+"""The agreement of annotators: who judged the same response, and the figures of `report`."""
