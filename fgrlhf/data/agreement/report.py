@@ -42,7 +42,7 @@ DEFINITIONS = {
     "alpha": "Krippendorff's alpha (Krippendorff 2011)",
     "ICC": "intraclass correlation ICC(C,1) (McGraw & Wong 1996)",
 }
-WIDTH = max(map(len, DEFINITIONS)) + len(", positions and types")
+WIDTH = 50  # of the names of figures, where they are printed
 
 
 def figure_lines(figures: Mapping[str, Figure]) -> list[str]:
