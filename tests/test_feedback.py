@@ -10,11 +10,11 @@ from fgrlhf.reward_models.prefix import Prefix
 from fgrlhf.text_types import Prompt
 from tasks.qa_feedback.feedback import (
     DataError,
-    ErrorSpan,
     FeedbackRow,
     MissingInfo,
     annotated_rows,
     compared_rows,
+    error_span,
     feedback_text,
     load_examples,
     read_feedback,
@@ -38,12 +38,14 @@ def row(errors=(), missing=(), **changes) -> dict:
         passages=PASSAGES,
         gold="The cat.",
         predictions=[TEXT, "b", "", "d"],
-        errors=errors,
+        errors=(),
         missing=missing,
         corrected="",
         preference=[0, 1, 2, 0, 1, 2],
     )
-    return {**copy.deepcopy(dict(result.raw)), **changes}
+    made = copy.deepcopy(dict(result.raw))
+    made["feedback"]["errors"] += errors  # which may be malformed
+    return {**made, **changes}
 
 
 def problems(*rows) -> list[tuple[str, str]]:
@@ -51,7 +53,7 @@ def problems(*rows) -> list[tuple[str, str]]:
 
 
 def span(start, end, kind="Irrelevant", explanation=""):
-    return ErrorSpan(kind, start, end, explanation)
+    return {"error type": kind, "explanation": explanation, "start": start, "end": end}
 
 
 # ---- reading and writing -------------------------------------------------------------------------
@@ -83,7 +85,7 @@ def test_a_row_tells_what_it_holds():
     result = FeedbackRow(
         row([span(24, 26, "Unverifiable")], [MissingInfo("Missing-Answer", 1, (2, 0))])
     )
-    assert result.errors == (ErrorSpan("Unverifiable", 24, 26, ""),)
+    assert result.errors == (error_span("Unverifiable", 24, 26),)
     assert result.missing == (MissingInfo("Missing-Answer", 1, (2, 0)),)
     assert result.predictions == (TEXT, "b", "", "d")
     changed = result.with_preference([2, 2, 2, 2, 2, 2])
