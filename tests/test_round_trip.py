@@ -176,7 +176,7 @@ def test_the_order_shown_is_saved_beside_the_feedback_and_read_again(chromium, t
         QA, [str(tmp_path / "anna.json")], [str(tmp_path / "record.json")]
     )
     assert [entry.comparisons[str(tmp_path / "anna.json")] for entry in judged] == [
-        judged_items.Comparison(EXPECTED, order) for order in orders
+        judged_items.GivenPreference(EXPECTED, order) for order in orders
     ]
     assert [judgement.seconds for judgement in judged] == [
         {"comparison": [entry["seconds"]["comparison"]]} for entry in record
