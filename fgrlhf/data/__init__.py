@@ -3,10 +3,10 @@
 docs/data_formats.md describes the files."""
 
 __all__ = [
+    "agreement",
     "comparisons",
     "formats",
     "judgements",
-    "krippendorff",
     "prompts",
     "read",
     "token_comparisons",

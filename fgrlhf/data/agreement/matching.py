@@ -21,10 +21,12 @@ def overlap(first: Judgement, second: Judgement) -> int:
 
 
 def same_type(first: Judgement, second: Judgement) -> bool:
+    """Whether two judgements have the same aspect and label."""
     return (first.aspect, first.label) == (second.aspect, second.label)
 
 
 def any_type(first: Judgement, second: Judgement) -> bool:
+    """For figures that compare positions alone."""
     return True
 
 
