@@ -34,6 +34,7 @@ __all__ = [
     "samplers",
     "scorers",
     "segmentation",
+    "seed_stats",
     "stats",
     "supervised_trainer",
     "task",

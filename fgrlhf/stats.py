@@ -169,6 +169,7 @@ def _no_interval(estimate: float, reason: str) -> Interval:
 
 
 def too_few(estimate: float, units: int, fewest: int = FEWEST_UNITS, kind: str = "") -> Interval:
+    """The estimate without an interval, since there are too few units."""
     return _no_interval(estimate, f"{units} of at least {fewest} units{kind}")
 
 
