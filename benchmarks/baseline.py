@@ -27,8 +27,8 @@ from transformers import (
 from benchmarks import workload
 from benchmarks.workload import ASPECTS, RM_LENGTH, Size
 from fgrlhf.algorithms.advantages import gae, kl_penalized
+from fgrlhf.algorithms.config import PPOConfig
 from fgrlhf.algorithms.losses import clipped_policy_loss, clipped_value_loss
-from fgrlhf.algorithms.ppo import PPOConfig
 from fgrlhf.reward_utils import PUBLISHED, load_segmenter, rm_words
 from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.text_types import Prompt

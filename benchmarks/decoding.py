@@ -29,9 +29,10 @@ from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_json
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
+from fgrlhf.configs.sections import Sampling
 from fgrlhf.configs.strict import StrictModel
 from fgrlhf.models.causal import SharedCacheSteps
-from fgrlhf.models.decoding import Sampling, draw, uniform_rows
+from fgrlhf.models.decoding import draw, uniform_rows
 from fgrlhf.policy import load_policy
 from fgrlhf.utils import seeded
 

@@ -40,9 +40,8 @@ from transformers.models.auto.modeling_auto import (
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.files import read_json, write_json, write_text
 from fgrlhf.base.program import run_main
+from fgrlhf.configs.sections import LoRAConfig, Sampling
 from fgrlhf.kernels.install import shares_cache, shares_prompts
-from fgrlhf.models.config import LoRAConfig
-from fgrlhf.models.decoding import Sampling
 from fgrlhf.models.loading import check_sizes, constants_of
 from fgrlhf.models.shared_rows import can_share
 from fgrlhf.models.tiny import save_model, word_tokenizer

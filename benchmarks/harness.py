@@ -25,7 +25,7 @@ from transformers.utils import logging as transformers_logging
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, write_json, write_text
-from fgrlhf.base.process_group import end_process_of_group
+from fgrlhf.base.processes import end_process_of_group
 from fgrlhf.base.program import run_main
 from fgrlhf.runs.memory import own_peak_mb
 

@@ -23,7 +23,7 @@ from benchmarks.scaling import AXES as ALL_AXES
 from benchmarks.scaling import at, figure
 from benchmarks.workload import RMDims, Size, T5Dims
 from fgrlhf.base.files import write_json
-from fgrlhf.base.process_group import environments_of_group
+from fgrlhf.base.processes import environments_of_group
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import StrictModel

@@ -39,11 +39,11 @@ from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import StrictModel
 from fgrlhf.ppo import PPOTrainer
 from fgrlhf.reward import AspectReward, CombinedReward
-from fgrlhf.rewards.client import RewardClient, ServerReward
-from fgrlhf.rewards.kinds import Length
+from fgrlhf.rewards.client import RewardClient
+from fgrlhf.rewards.kinds import Length, ServerReward
 from fgrlhf.rewards.protocol import sent_prefix
 from fgrlhf.rewards.server import Limits, ServedReward, create_app, model_sha256
-from fgrlhf.scorers.context import RewardContext
+from fgrlhf.scorers.base import RewardContext
 from fgrlhf.utils import seeded
 from tasks.qa_feedback.feedback import rm_prefix
 

@@ -20,8 +20,8 @@ from safetensors.torch import load_file
 
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
+from fgrlhf.configs.sections import Sampling
 from fgrlhf.configs.strict import StrictModel
-from fgrlhf.models.decoding import Sampling
 from fgrlhf.policy import CausalPolicy, load_policy
 
 # answers the request of a handler, instead of the server

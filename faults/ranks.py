@@ -19,7 +19,7 @@ from faults.child import Command, CrashPoint, Ended, Running, start
 from faults.disk import make_room, mount_small_disk, why_no_mount
 from faults.judging import Outcome, judged, snapshot
 from faults.world import Stage
-from fgrlhf.base.process_group import environments_of_group
+from fgrlhf.base.processes import environments_of_group
 
 RANKS = 2
 STAGES = {  # with arguments that two processes can divide

@@ -1,18 +1,20 @@
 """Base of all training loops: module, optimiser, processes, checkpointed progress."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from tqdm import tqdm
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from fgrlhf.base.errors import UserError
-from fgrlhf.models.recompute import recompute_layers
 from fgrlhf.models.sharding import clip_grad_norm
 from fgrlhf.models.trunk import require_trained
 from fgrlhf.runs.distributed import check_launcher, shard_over_processes, shards_models
@@ -191,3 +193,41 @@ class BaseTrainer(ABC):
 
     def _quiet(self) -> bool:
         return not self.accelerator.is_main_process
+
+
+def tie_note(metric: str, values: Sequence[float], kept: str) -> str | None:
+    """A note if several evaluations on dev cannot tell policies apart; else None.
+
+    Their metric has the same value at all of them.
+
+    Args:
+      metric: its name on dev, which selects the best policy.
+      values: one for each evaluation.
+      kept: what is kept instead of the best.
+    """
+    if len(values) < 2 or min(values) < max(values):
+        return None
+    return (
+        f"note: dev {metric} is {values[0]:.4g} at all {len(values)} evaluations, so it does not"
+        f" tell them apart: {kept} is kept. Look at other metrics and at the samples"
+    )
+
+
+def recompute_layers(model: nn.Module) -> nn.Module:
+    """The same model, whose transformer layers are computed again in a backward pass.
+
+    A layer stores only its input; all other activations are computed again when their gradients are
+    needed: less memory, more time. The option of transformers works in training mode only; this one
+    works in eval mode too.
+    """
+    for module in model.modules():
+        if isinstance(module, GradientCheckpointingLayer):
+            module.forward = partial(_recomputed, module.forward)
+    return model
+
+
+def _recomputed(forward: Callable, *args: Any, **kwargs: Any) -> Any:
+    if not torch.is_grad_enabled():
+        return forward(*args, **kwargs)
+    # the generator's state is restored for the second pass, so dropout drops the same entries
+    return checkpoint(forward, *args, use_reentrant=False, **kwargs)

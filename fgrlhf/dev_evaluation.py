@@ -1,12 +1,19 @@
 """Evaluation on dev during a run of RL or DPO."""
 
 from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
 
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import nn
 
-from fgrlhf.evaluation import check_metrics_fit, evaluate_rows, reference_notes
+from fgrlhf.evaluation import (
+    PolicyResponder,
+    check_metrics_fit,
+    evaluate_rows,
+    reference_notes,
+)
 from fgrlhf.metrics.registry import build_metrics
 from fgrlhf.metrics.summary import summarize
 from fgrlhf.models.base import Policy
@@ -14,17 +21,19 @@ from fgrlhf.models.sharding import unsharded
 from fgrlhf.policy_trainer import DevEvaluation
 from fgrlhf.reward import BasicReward
 from fgrlhf.runs.distributed import share_of, stop_together
-from fgrlhf.runs.dpo_config import DPOConfig
-from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.runs.runlog import say
 from fgrlhf.stats import Interval
 from fgrlhf.task import Task
 from fgrlhf.text_types import Prompt
 
+if TYPE_CHECKING:
+    from fgrlhf.runs.dpo_config import DPOConfig
+    from fgrlhf.runs.rl_config import RLConfig
+
 
 def dev_evaluation(
     task: Task,
-    config: RLConfig | DPOConfig,
+    config: "RLConfig | DPOConfig",
     prompts: Sequence[Prompt],
     reward: BasicReward | None,
     reference: nn.Module,
@@ -36,10 +45,6 @@ def dev_evaluation(
     within `unsharded`; the reference is unsharded here. The KL has the same temperature as
     in training: `logprob_temperature` in an RL run, 1 in DPO.
     """
-    sampling = config.model.policy_model.eval_generation_kwargs.sampling(
-        config.env.max_generated_len
-    )
-    temperature = config.logprob_temperature if isinstance(config, RLConfig) else 1.0
     own_prompts = share_of(
         prompts[: config.train.eval_examples], accelerator.process_index, accelerator.num_processes
     )
@@ -56,22 +61,26 @@ def dev_evaluation(
         say(note)
 
     def evaluate(policy: Policy) -> dict[str, Interval]:
+        responder = PolicyResponder(
+            policy,
+            config.eval_sampling,
+            config.train.seed,
+            temperature=config.logprob_temperature,
+        )
         with unsharded(reference):
             rows = stop_together(
                 accelerator,
-                lambda: evaluate_rows(
-                    policy,
+                partial(
+                    evaluate_rows,
+                    responder,
                     own_prompts,
                     reward,
-                    sampling,
-                    config.train.seed,
                     metrics,
                     reference,
                     progress=accelerator.is_main_process,
-                    temperature=temperature,
                 ),
             )
         rows = gather_object(rows) if accelerator.num_processes > 1 else rows
-        return summarize(rows)
+        return summarize([row.as_json() for row in rows])
 
     return evaluate

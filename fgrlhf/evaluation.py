@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from fgrlhf.alignment import decode
 from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.configs.sections import Sampling
 from fgrlhf.evaluators import Rouge, RougeLsum
 from fgrlhf.metrics.base import Metric, NamedMetric, ReferenceMetric
 from fgrlhf.metrics.clusters import CLUSTER, cluster_of
 from fgrlhf.metrics.config import RESERVED_COLUMNS
-from fgrlhf.metrics.summary import summarize
+from fgrlhf.metrics.rows import EvaluationRow
 from fgrlhf.models.base import Policy
-from fgrlhf.models.decoding import Sampling
 from fgrlhf.reward import BasicReward
 from fgrlhf.reward_utils import Segmenter
 from fgrlhf.rollout import (
@@ -28,7 +28,6 @@ from fgrlhf.rollout import (
     response_texts,
 )
 from fgrlhf.runs.progress import progress_bar, show_phase
-from fgrlhf.step_search import StepSearch
 from fgrlhf.text_types import MetricFunction, Prompt, ResponseTokens, SegmentScore, segment_rows
 from fgrlhf.types import Response
 from fgrlhf.utils import masked_sum
@@ -52,26 +51,99 @@ class MeasuredReward(Protocol):
         ...
 
 
+class Responder(Protocol):
+    """Responds to the prompts of an evaluation: a policy, or a search with it.
+
+    Attributes:
+      policy: whose tokenizer and end tokens the responses have.
+      num_samples: responses to each prompt.
+      phase: what it does, for the progress bar.
+    """
+
+    @property
+    def policy(self) -> Policy: ...
+
+    @property
+    def num_samples(self) -> int: ...
+
+    @property
+    def phase(self) -> str: ...
+
+    def respond(self, prompts: Sequence[Prompt]) -> Response:
+        """`num_samples` responses per prompt; those of a prompt are consecutive rows."""
+        ...
+
+    def kls(
+        self, reference: nn.Module, prompts: Sequence[Prompt], response: Response
+    ) -> list[float] | None:
+        """The KL of each response from a reference; None if they are no samples of the policy."""
+        ...
+
+
 @dataclass(frozen=True)
-class Evaluation:
-    """Rows and summary of an evaluation."""
+class PolicyResponder:
+    """Responses that a policy samples.
 
-    rows: list[dict]  # JSON-compatible; see `evaluate_rows`
-    summary: dict[str, dict[str, float | None]]  # metric -> {mean, low, high}; see `summarize`
+    Args:
+      seed: responses are a pure function of (seed, prompt id, sample); they do not depend on
+        batches and processes.
+      temperature: of the log-probabilities in the KL; None: that of sampling, or 1 for greedy
+        responses.
+    """
 
+    policy: Policy
+    sampling: Sampling
+    seed: int = 0
+    num_samples: int = 1
+    temperature: float | None = None
+    phase = "sampling"
 
-def evaluate(
-    policy: Policy,
-    prompts: Sequence[Prompt],
-    reward: BasicReward | None,
-    sampling: Sampling,
-    seed: int = 0,
-    **options,
-) -> Evaluation:
-    """`evaluate_rows` (with `options`) and `summarize` in one call."""
-    rows = evaluate_rows(policy, prompts, reward, sampling, seed, **options)
-    summary = {name: interval.as_dict() for name, interval in summarize(rows).items()}
-    return Evaluation(rows, summary)
+    @property
+    def kl_temperature(self) -> float:
+        if self.temperature is not None:
+            return self.temperature
+        return self.sampling.temperature if self.sampling.do_sample else 1.0
+
+    def respond(self, prompts: Sequence[Prompt]) -> Response:
+        seeds = response_seeds_by_id(prompts, self.seed, self.num_samples)
+        return self.policy.generate(
+            *self.policy.encode(prompts),
+            self.sampling,
+            seeds,
+            self.num_samples,
+            self.kl_temperature,
+        )
+
+    def kls(
+        self, reference: nn.Module, prompts: Sequence[Prompt], response: Response
+    ) -> list[float]:
+        """sum_t log pi(a_t) - log pi_ref(a_t) of each response."""
+        batch = (
+            *(part.repeat_interleave(self.num_samples, 0) for part in self.policy.encode(prompts)),
+            response.ids_BT,
+            response.mask_BT,
+        )
+
+        def logprobs_of(model: nn.Module) -> Tensor:
+            def compute(*part: Tensor) -> list[Tensor]:
+                return [model(*part, temperature=self.kl_temperature)[0].logprobs_BT]
+
+            (logprobs_BT,) = in_parts(compute, batch, self.num_samples)
+            return logprobs_BT
+
+        logprobs_BT = response.logprobs_BT
+        under_bf16 = torch.is_autocast_enabled(self.policy.device.type)
+        if under_bf16 or self.policy.model.dtype != torch.float32:
+            # step-by-step and parallel rounding differ, and the reference's is parallel
+            was_training = self.policy.model.training
+            self.policy.model.eval()
+            logprobs_BT = logprobs_of(self.policy)
+            self.policy.model.train(was_training)
+        difference_BT = logprobs_BT - logprobs_of(reference)
+        kls = []
+        for difference_T, mask_T in zip(difference_BT, response.mask_BT):
+            kls.append(float(masked_sum(difference_T, mask_T)))
+        return kls
 
 
 # ---- rows ----------------------------------------------------------------------------------------
@@ -79,72 +151,45 @@ def evaluate(
 
 @torch.no_grad()
 def evaluate_rows(
-    policy: Policy,
+    responder: Responder,
     prompts: Sequence[Prompt],
-    reward: BasicReward | None,
-    sampling: Sampling,
-    seed: int = 0,
+    reward: BasicReward | None = None,
     metrics: Sequence[Metric] = (),
     reference: nn.Module | None = None,
-    num_samples: int = 1,
-    progress: bool = True,
     *,
-    temperature: float | None = None,
     segmenter: Segmenter | None = None,
     batch_size: int = 32,
-    search: StepSearch | None = None,
-) -> list[dict]:
-    """Sample `num_samples` responses to every prompt and score them.
+    progress: bool = True,
+) -> list[EvaluationRow]:
+    """The responses to every prompt, with their scores.
 
     Args:
       reward: adds its columns to the rows.
-      seed: responses are a pure function of (seed, prompt id, sample); they do not depend on
-        batches and processes.
       metrics: metrics of a config (`fgrlhf.metrics.registry.build_metrics`), or functions (prompt,
         text) -> {name: number}. Their columns are added to the rows.
-      reference: adds `kl`, sum_t log pi(a_t) - log pi_ref(a_t) of the response, unless there is a
-        search, whose responses are not samples of the policy.
-      temperature: of the log-probabilities in `kl`; by default that of sampling, or 1 for greedy
-        responses.
+      reference: adds `kl`, if the responses are samples of the policy.
       segmenter: finds the sentences for RougeLsum; by default `multilingual`.
       batch_size: the most prompts per batch. It has fewer if they would have more than
         RESPONSES_PER_BATCH responses.
-      search: finds one response to every prompt, instead of sampling (step_search.py).
     Returns:
-      One row per response, in the order of the prompts, with id, sample, prompt, response,
-      references, segments ({reward: [{start, end, value, label}]}), `reward` and `reward/<name>`,
-      the rewards' own measures (`MeasuredReward`), length (words), rougeLsum (0-100, if there are
-      references), kl, and the columns of the metrics. None means "not applicable"; a reward that
-      does not apply to a response adds 0 to its `reward` and has no segments.
+      One row per response, in the order of the prompts.
     Raises:
       UserError: a reward is NaN or infinite.
     """
-    if temperature is None:
-        temperature = sampling.temperature if sampling.do_sample else 1.0
     names = [metric.column for metric in metrics if isinstance(metric, NamedMetric)]
     rouge = None if "rougeLsum" in names else RougeLsum(segmenter)
-    rows_of_prompt: dict[int, list[dict]] = {}
+    num_samples = responder.num_samples
+    rows_of_prompt: dict[int, list[EvaluationRow]] = {}
     bar = progress_bar(len(prompts), "evaluating", "prompt", enabled=progress)
     prompts_per_batch = max(1, min(batch_size, RESPONSES_PER_BATCH // num_samples))
     for indices in batches_by_length(prompts, prompts_per_batch):
         batch = [prompts[i] for i in indices]
-        prompt_ids_GP, prompt_mask_GP = policy.encode(batch)
-        show_phase(bar, "sampling" if search is None else "searching")
-        if search is None:
-            seeds = response_seeds_by_id(batch, seed, num_samples)
-            response = policy.generate(
-                prompt_ids_GP, prompt_mask_GP, sampling, seeds, num_samples, temperature
-            )
-        else:
-            response = search.respond(policy, batch, sampling, seed, temperature)
+        show_phase(bar, responder.phase)
+        response = responder.respond(batch)
         show_phase(bar, "scoring")
-        kls = None
-        if reference is not None and search is None:
-            kls = _kl_of_responses(
-                policy, reference, prompt_ids_GP, prompt_mask_GP, response, num_samples, temperature
-            )
+        kls = None if reference is None else responder.kls(reference, batch, response)
         repeated = [prompt for prompt in batch for _ in range(num_samples)]
-        rows = _response_rows(policy, repeated, response, num_samples, reward, rouge, kls, metrics)
+        rows = _response_rows(responder, repeated, response, reward, rouge, kls, metrics)
         for n, i in enumerate(indices):
             rows_of_prompt[i] = rows[n * num_samples : (n + 1) * num_samples]
         bar.update(len(batch))
@@ -153,22 +198,22 @@ def evaluate_rows(
 
 
 def _response_rows(
-    policy: Policy,
+    responder: Responder,
     prompts: Sequence[Prompt],
     response: Response,
-    num_samples: int,
     reward: BasicReward | None,
     rouge: RougeLsum | None,
     kls: Sequence[float] | None,
     metrics: Sequence[Metric],
-) -> list[dict]:
+) -> list[EvaluationRow]:
     """A row for every response, with the columns of the reward and of all metrics.
 
     Args:
-      prompts: the prompt of each response; the `num_samples` responses to a prompt are neighbours.
+      prompts: the prompt of each response; the responses to a prompt are neighbours.
     """
+    policy = responder.policy
     texts = response_texts(policy, response)
-    rows = _text_rows(prompts, texts, num_samples)
+    rows = _text_rows(prompts, texts, responder.num_samples)
     # autocast is for the policy: outside it, rewards are those of training, and metrics those of
     # the evaluation program
     with torch.autocast(response.ids_BT.device.type, enabled=False):
@@ -181,7 +226,7 @@ def _response_rows(
             _join(rows, [{"kl": kl} for kl in kls])
         for metric in metrics:
             _join(rows, metric_columns(metric, prompts, texts))
-    return rows
+    return [EvaluationRow(**row) for row in rows]
 
 
 def _text_rows(prompts: Sequence[Prompt], texts: Sequence[str], num_samples: int) -> list[dict]:
@@ -343,45 +388,6 @@ def _join(rows: Sequence[dict], columns: Sequence[Mapping]) -> None:
     """Add columns to each row."""
     for row, more in zip(rows, columns, strict=True):
         row.update(more)
-
-
-def _kl_of_responses(
-    policy: Policy,
-    reference: nn.Module,
-    prompt_ids_GP: Tensor,
-    prompt_mask_GP: Tensor,
-    response: Response,
-    num_samples: int,
-    temperature: float,
-) -> list[float]:
-    """sum_t log pi(a_t) - log pi_ref(a_t) of each response."""
-
-    def logprobs_of(model: nn.Module) -> Tensor:
-        def compute(*part: Tensor) -> list[Tensor]:
-            return [model(*part, temperature=temperature)[0].logprobs_BT]
-
-        (logprobs_BT,) = in_parts(compute, batch, num_samples)
-        return logprobs_BT
-
-    batch = (
-        prompt_ids_GP.repeat_interleave(num_samples, 0),
-        prompt_mask_GP.repeat_interleave(num_samples, 0),
-        response.ids_BT,
-        response.mask_BT,
-    )
-    logprobs_BT = response.logprobs_BT
-    under_bf16 = torch.is_autocast_enabled(policy.device.type)
-    if under_bf16 or policy.model.dtype != torch.float32:
-        # step-by-step and parallel rounding differ, and the reference's is parallel
-        was_training = policy.model.training
-        policy.model.eval()
-        logprobs_BT = logprobs_of(policy)
-        policy.model.train(was_training)
-    difference_BT = logprobs_BT - logprobs_of(reference)
-    kls = []
-    for difference_T, mask_T in zip(difference_BT, response.mask_BT):
-        kls.append(float(masked_sum(difference_T, mask_T)))
-    return kls
 
 
 def _response_tokens(policy: Policy, response: Response) -> list[ResponseTokens]:

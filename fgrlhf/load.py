@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from fgrlhf.base.errors import UserError, shorten, suggestion
-from fgrlhf.base.working_folder import import_module
+from fgrlhf.configs.user_class import import_module
 from fgrlhf.task import Task
 
 
@@ -108,6 +108,11 @@ def data_of(task: Task) -> list[str]:
         if path.is_file() and path.suffix not in (".py", ".sh"):
             files.append(str(path.absolute()))
     return files
+
+
+def prompts_file(data_dir: str | Path | None, split: str) -> Path | None:
+    """The file with a split's prompts; None if no folder is given and the task generates them."""
+    return None if data_dir is None else Path(data_dir) / f"{split}.json"
 
 
 def _folder_of(task: Task) -> Path | None:

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from fgrlhf.configs.sections import Sampling
 from fgrlhf.models.base import Policy
-from fgrlhf.models.decoding import Sampling
 from fgrlhf.models.logprobs import BLOCK, chosen_logprobs
 from fgrlhf.rollout import in_parts
 from fgrlhf.types import PolicyOutput, Rollout

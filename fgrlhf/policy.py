@@ -8,10 +8,10 @@
   Mistral, ...).
 
 Their common code is in models/base.py; the classes are in models/encoder_decoder.py and
-models/causal.py. Other modules import them from here.
+models/causal.py. Other modules import them from here. `load_value` loads the critic of a policy.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -24,9 +24,10 @@ from transformers import (
 )
 
 from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.configs.sections import LoRAConfig
 from fgrlhf.models.base import Policy, name_of
 from fgrlhf.models.causal import CausalPolicy
-from fgrlhf.models.config import LoRAConfig
+from fgrlhf.models.dialogs import dialog_text
 from fgrlhf.models.encoder_decoder import EncoderDecoderPolicy, T5Policy
 from fgrlhf.models.loading import (
     SAFE,
@@ -37,24 +38,26 @@ from fgrlhf.models.loading import (
     load_weights,
     name_decoder_start,
 )
-from fgrlhf.models.lora import add_adapters
+from fgrlhf.models.lora import add_adapters, has_adapters
 from fgrlhf.models.saving import ignored_settings, note_ignored
 from fgrlhf.models.source import read_source
 from fgrlhf.models.top_layers import check_top_layers
 from fgrlhf.models.trial import check_logits, check_special_tokens
 from fgrlhf.models.trunk import freeze_other_inputs
-from fgrlhf.reward_models.networks import LanguageModelScorerConfig
-from fgrlhf.reward_models.shapes import shape_of_config
-from fgrlhf.text_types import Prompt
+from fgrlhf.reward_models.network_config import LanguageModelScorerConfig, shape_of_config
+from fgrlhf.text_types import SYSTEM, Prompt
+from fgrlhf.value import Value
 
 __all__ = [
     "CausalPolicy",
     "EncoderDecoderPolicy",
     "Policy",
     "T5Policy",
+    "check_prompts_fit",
     "count_cut",
     "cut_prompts",
     "load_policy",
+    "load_value",
 ]
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -98,7 +101,7 @@ def load_policy(
         the settings, and for the processes that receive their part of a sharded model.
       top_layers: train only these top layers of the model; None: all of it.
       decoder_prefix: tokens that the decoder reads before every response
-        (models/decoder_prefix.py); None: those of the checkpoint.
+        (models/encoder_decoder.py); None: those of the checkpoint.
 
     Raises:
       UserError: the checkpoint does not exist, cannot be read, or does not match the other
@@ -123,6 +126,64 @@ def load_policy(
     check_special_tokens(policy)
     check_logits(policy)
     return policy
+
+
+def load_value(
+    ckpt: str | Path | None,
+    policy: Policy,
+    freeze: bool = False,
+    share: bool = False,
+    dtype: str = "fp32",
+    top_layers: int | None = None,
+    same_ckpt: bool = False,
+    empty: bool = False,
+) -> Value:
+    """Load the critic that a config describes.
+
+    Args:
+      ckpt: folder or hub name of the trunk; ignored with `share`.
+      policy: the policy, whose token ids the trunk must be able to read.
+      freeze: train only the head.
+      share: use the policy's trunk.
+      dtype: of the trunk's weights.
+      top_layers: train only these top layers of the trunk; None: all of it.
+      same_ckpt: whether the policy was loaded from `ckpt` too. If it trains as many top layers, the
+        trunk shares its frozen ones.
+      empty: do not read the trunk's weights, as in `load_policy`.
+
+    Raises:
+      UserError: the trunk cannot be loaded, or cannot read the policy's token ids.
+    """
+    if share:
+        return Value(policy.hidden_size)
+    if ckpt is None:
+        raise ValueError("a critic needs a checkpoint, or the policy's trunk")
+    has_same_frozen = (
+        policy.frozen_layers is not None and policy.frozen_layers.n_trained == top_layers
+    )
+    if same_ckpt and has_same_frozen and not has_adapters(policy):
+        return Value(policy.hidden_size, policy.copy_sharing_frozen(), freeze)
+    # no chat template: the trunk reads the policy's token ids
+    trunk = load_policy(
+        ckpt,
+        dtype,
+        policy.max_input_len,
+        chat_template=False,
+        empty=empty,
+        top_layers=top_layers,
+        decoder_prefix=policy.decoder_prefix,
+    )
+    same_class = type(trunk) is type(policy)
+    same_vocabulary = trunk.tokenizer.get_vocab() == policy.tokenizer.get_vocab()
+    reads_all_ids = trunk.num_embeddings >= policy.num_embeddings
+    if not (same_class and same_vocabulary and reads_all_ids):
+        raise UserError(
+            f"the value model `{ckpt}` ({type(trunk).__name__}, {trunk.num_embeddings}"
+            f" embeddings) cannot read the policy's tokens ({type(policy).__name__},"
+            f" {policy.num_embeddings} embeddings): their vocabularies differ. Use a trunk of the"
+            " policy's family, or set model.value_model.policy_value_sharing=true"
+        )
+    return Value(trunk.hidden_size, trunk, freeze)
 
 
 def _load_model_and_tokenizer(
@@ -260,3 +321,59 @@ def checked_lengths(policy: Policy, prompts: Sequence[Prompt]) -> list[int]:
                 " from the data"
             )
     return lengths
+
+
+def check_prompts_fit(
+    policy: Policy,
+    prompts: Sequence[Prompt],
+    core_text: Callable[[Prompt], str],
+    file: str | Path,
+    quiet: bool = False,
+    response_tokens: int | None = None,
+) -> int:
+    """Print how many prompts exceed the policy's input limit, and return that number.
+
+    Such prompts are cut at their end, but never within their `core_text`. A dialog loses its oldest
+    turns instead. Its system message and its last message stay whole.
+
+    Args:
+      core_text: prompt -> the beginning of its text that must not be cut.
+      file: where the prompts come from, for messages.
+      quiet: print nothing.
+      response_tokens: tokens of the longest response to them; None: not known yet.
+    Raises:
+      UserError: a prompt has no tokens or would lose a part of its core text, or prompts and
+        responses need more positions than the model has.
+    """
+    lengths = checked_lengths(policy, prompts)
+    if response_tokens is not None:
+        longest = min(max(lengths, default=0), policy.max_input_len)
+        policy.check_fits(longest, response_tokens)
+    cut = [prompt for prompt, length in zip(prompts, lengths) if length > policy.max_input_len]
+    lengths = policy.prompt_lengths([_core(prompt, core_text) for prompt in cut])
+    too_long = [place for place, length in enumerate(lengths) if length > policy.max_input_len]
+    if too_long:
+        first = too_long[0]
+        rows = "the row" if len(too_long) == 1 else f"the {len(too_long)} rows that are too long"
+        raise UserError(
+            f"{file}, row {shorten(cut[first].id, 80)}: the part that must not be cut has"
+            f" {lengths[first]} tokens, but max_input_len is {policy.max_input_len}: set"
+            f" max_input_len={max(lengths)} or more, or remove {rows}"
+        )
+    if cut and not quiet:
+        lost = "oldest turns" if cut[0].messages else "ends"
+        print(
+            f"{len(cut)} of {len(prompts)} prompts of {file} are longer than"
+            f" max_input_len={policy.max_input_len} tokens: their {lost} were cut",
+            flush=True,
+        )
+    return len(cut)
+
+
+def _core(prompt: Prompt, core_text: Callable[[Prompt], str]) -> Prompt | str:
+    """What must not be cut: of a dialog, its system message and its last message."""
+    if not prompt.messages:
+        return core_text(prompt)
+    system = [message for message in prompt.messages[:1] if message[0] == SYSTEM]
+    kept = (*system, prompt.messages[-1])
+    return Prompt(prompt.id, dialog_text(kept), messages=kept)

@@ -3,16 +3,18 @@
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from accelerate import Accelerator
 from torch import nn
 from tqdm import tqdm
+from transformers import PreTrainedModel
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_json
-from fgrlhf.base_trainer import BaseTrainer
+from fgrlhf.base_trainer import BaseTrainer, tie_note
+from fgrlhf.kernels.choice import slow_bf16_note
 from fgrlhf.models.base import Policy
 from fgrlhf.models.sharding import unsharded, whole
 from fgrlhf.models.trunk import require_trained
@@ -21,7 +23,6 @@ from fgrlhf.runs.optimizer import make_optimizer
 from fgrlhf.runs.progress import paused
 from fgrlhf.runs.runlog import BEST_FILE, RunLog
 from fgrlhf.runs.stage import hold
-from fgrlhf.runs.ties import tie_note
 from fgrlhf.stats import Interval
 from fgrlhf.value import ActorCritic
 
@@ -239,3 +240,30 @@ class PolicyTrainer(BaseTrainer):
                 if best is not None:
                     write_json(folder / BEST_FILE, best)
         self.accelerator.wait_for_everyone()
+
+
+# ---- the start of a run --------------------------------------------------------------------------
+
+
+def start_line(trainer: PolicyTrainer) -> str:
+    """Who trains what, and where."""
+    config = trainer.config
+    processes = trainer.accelerator.num_processes
+    how = "1 process"
+    if processes > 1:
+        how = f"{processes} processes, {config.parallel.strategy}"
+    model = cast(PreTrainedModel, trainer.policy.model)
+    parameters = f"{model.num_parameters():,} parameters"
+    trained = model.num_parameters(only_trainable=True)
+    if trained < model.num_parameters():
+        parameters += f", of which {trained:,} are trained"
+    device = trainer.accelerator.device.type
+    return f"{config.logging.run_name}: {how}, {device}; {parameters}; {trainer.folder}"
+
+
+def dtype_notes(dtype: str, trainer: PolicyTrainer) -> list[str]:
+    """A note if `model.dtype` is slow on this machine."""
+    if dtype != "bf16":
+        return []
+    note = slow_bf16_note(trainer.accelerator.device.type, "model.dtype=fp32")
+    return [] if note is None else [note]

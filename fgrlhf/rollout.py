@@ -9,8 +9,8 @@ from tqdm import tqdm
 
 from fgrlhf.alignment import decode, texts_of
 from fgrlhf.base.seeds import derive_seed
+from fgrlhf.configs.sections import Sampling
 from fgrlhf.models.base import Policy
-from fgrlhf.models.decoding import Sampling
 from fgrlhf.models.logprobs import check_logprobs
 from fgrlhf.samplers.sampler import LocalSampler, Sampler
 from fgrlhf.text_types import Prompt

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fgrlhf.alignment import texts_of
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.seeds import derive_seed
+from fgrlhf.configs.sections import Sampling
 from fgrlhf.models.base import Policy
 from fgrlhf.models.causal import CausalPolicy
-from fgrlhf.models.decoding import Sampling
 from fgrlhf.scorers.base import TextScorer, score_texts
 from fgrlhf.text_types import Prompt
 from fgrlhf.types import Response
@@ -182,6 +182,29 @@ class StepSearch:
             scored.sort(key=lambda beam: -beam.score)  # stable
             best.append(scored[: self.beams])
         return best
+
+
+@dataclass(frozen=True)
+class SearchResponder:
+    """The `Responder` (fgrlhf/evaluation.py) of a search: one response to every prompt.
+
+    Args:
+      seed, temperature: as in `StepSearch.respond`.
+    """
+
+    policy: Policy
+    search: StepSearch
+    sampling: Sampling
+    seed: int = 0
+    temperature: float = 1.0
+    num_samples = 1
+    phase = "searching"
+
+    def respond(self, prompts: Sequence[Prompt]) -> Response:
+        return self.search.respond(self.policy, prompts, self.sampling, self.seed, self.temperature)
+
+    def kls(self, reference: nn.Module, prompts: Sequence[Prompt], response: Response) -> None:
+        """None: the responses are not samples of the policy."""
 
 
 def batches_that_fit(

@@ -23,7 +23,8 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from fgrlhf.base.errors import UserError, shorten
-from fgrlhf.base_trainer import BaseTrainer
+from fgrlhf.base_trainer import BaseTrainer, tie_note
+from fgrlhf.configs.sections import TrainSection
 from fgrlhf.models.sharding import local, unsharded
 from fgrlhf.runs import checkpoint
 from fgrlhf.runs.batching import micro_batches
@@ -33,8 +34,6 @@ from fgrlhf.runs.optimizer import decayed, make_optimizer
 from fgrlhf.runs.progress import paused
 from fgrlhf.runs.runlog import RunLog, is_main_rank, say
 from fgrlhf.runs.stage import begin, finish, stored_result
-from fgrlhf.runs.supervised_config import TrainSection
-from fgrlhf.runs.ties import tie_note
 from fgrlhf.utils import seeded
 
 SHOWN_NAMES = 3  # of tensors, in a message
@@ -53,7 +52,7 @@ class SupervisedTrainer(BaseTrainer):
     written and at the end. All processes see the same values and stop together.
 
     Args:
-      config: with the sections `train` and `evaluation` of supervised_config.py.
+      config: with the sections `train` and `evaluation` (fgrlhf/configs/sections.py).
       rows, dev_rows: what `collate` reads. Without dev rows, the last model is kept.
       metric: the dev metric that selects the best model.
       higher_is_better: else lower values are. Of equal values, that with the lower dev loss is

@@ -1,4 +1,4 @@
-"""The config of an RL run on a task, and the reward that it describes."""
+"""The config of an RL run on a task."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -8,11 +8,9 @@ from pydantic import create_model, model_validator
 
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.configs.unions import any_kind
-from fgrlhf.reward import CombinedReward
 from fgrlhf.rewards.kind import RewardKind
-from fgrlhf.rewards.kinds import LIBRARY_REWARDS, build_aspects
+from fgrlhf.rewards.kinds import LIBRARY_REWARDS
 from fgrlhf.runs.rl_config import RLConfig
-from fgrlhf.scorers.context import RewardContext
 from fgrlhf.task import Task
 
 
@@ -61,15 +59,3 @@ def _check_kind(task: Task, name: str, kind: Any) -> None:
             " must be a subclass of RuleReward or RewardKind that declares its kind, as in"
             f' kind: Literal["{name}"] = "{name}"'
         )
-
-
-def build_reward(
-    task: Task, configs: Mapping[str, RewardKind], device: str = "cpu", dtype: str = "fp32"
-) -> CombinedReward:
-    """Build the reward that a config describes and load its models.
-
-    Raises:
-      UserError: a checkpoint is missing or of the wrong kind, or no reward is left.
-    """
-    aspects, weights = build_aspects(configs, RewardContext(task.rm_prefix, device, dtype))
-    return CombinedReward(aspects, weights)

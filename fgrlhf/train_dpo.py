@@ -6,7 +6,6 @@ from pathlib import Path
 from accelerate import Accelerator
 from transformers.utils import logging as transformers_logging
 
-from fgrlhf.data.prompts import check_prompts_fit
 from fgrlhf.data.token_comparisons import TokenComparison, encode_comparisons
 from fgrlhf.dev_evaluation import dev_evaluation
 from fgrlhf.dpo import DPOTrainer, load_comparisons
@@ -15,7 +14,8 @@ from fgrlhf.models import frozen_layers
 from fgrlhf.models.base import Policy
 from fgrlhf.models.lora import AdapterFree
 from fgrlhf.models.trunk import text_config
-from fgrlhf.policy import load_policy
+from fgrlhf.policy import check_prompts_fit, load_policy
+from fgrlhf.policy_trainer import dtype_notes, start_line
 from fgrlhf.runs.distributed import (
     shard_over_processes,
     shards_models,
@@ -23,8 +23,7 @@ from fgrlhf.runs.distributed import (
     strategy_notes,
 )
 from fgrlhf.runs.dpo_config import DPOConfig
-from fgrlhf.runs.notes import dtype_notes, note_changed_code, start_line
-from fgrlhf.runs.occupied import check_own_run
+from fgrlhf.runs.occupied import check_own_run, note_changed_code
 from fgrlhf.runs.stage import check_writable
 from fgrlhf.task import Task
 from fgrlhf.utils import seeded
@@ -123,7 +122,7 @@ def train(task: Task, config: DPOConfig) -> None:
     trainer = build_trainer(task, config)
     trainer.task = task.name
     if trainer.accelerator.is_main_process:
-        print(start_line(config, trainer), flush=True)
+        print(start_line(trainer), flush=True)
         notes = (
             *strategy_notes(config.parallel, trainer.accelerator),
             *config.logging.notes(),

@@ -7,24 +7,24 @@ from accelerate import Accelerator
 from torch import nn
 from transformers.utils import logging as transformers_logging
 
-from fgrlhf.data.prompts import check_prompts_fit
+from fgrlhf.configs.sections import LoRAConfig
 from fgrlhf.dev_evaluation import dev_evaluation
 from fgrlhf.kernels.choice import use_kernels
 from fgrlhf.models.base import Policy
-from fgrlhf.models.config import LoRAConfig
 from fgrlhf.models.lora import AdapterFree
-from fgrlhf.policy import load_policy
+from fgrlhf.policy import check_prompts_fit, load_policy, load_value
+from fgrlhf.policy_trainer import dtype_notes, start_line
+from fgrlhf.rewards.build import build_reward
 from fgrlhf.runs.distributed import shards_models, stop_together, strategy_notes
-from fgrlhf.runs.notes import dtype_notes, note_changed_code, start_line
-from fgrlhf.runs.occupied import check_own_run
+from fgrlhf.runs.occupied import check_own_run, note_changed_code
 from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.runs.stage import check_writable
 from fgrlhf.samplers.make import make_sampler
+from fgrlhf.scorers.base import RewardContext
 from fgrlhf.task import Task
-from fgrlhf.task_config import build_reward
 from fgrlhf.trainer import OnPolicyTrainer, make_trainer
 from fgrlhf.utils import seeded
-from fgrlhf.value import ActorCritic, Value, load_value
+from fgrlhf.value import ActorCritic, Value
 
 
 def _load_policy(
@@ -112,7 +112,8 @@ def build_trainer(task: Task, config: RLConfig) -> OnPolicyTrainer:
     check_prompts_fit(unloaded, train_prompts, task.core_text, train_file, quiet, longest)
     check_prompts_fit(unloaded, evaluated_prompts, task.core_text, dev_file, quiet, longest)
 
-    reward = build_reward(task, config.reward, str(accelerator.device), config.model.dtype)
+    context = RewardContext(task.rm_prefix, str(accelerator.device), config.model.dtype)
+    reward = build_reward(config.reward, context)
     sharded = shards_models(config.parallel, accelerator)
     # the trainer sends the other processes their parts of sharded models
     empty = sharded and not accelerator.is_main_process
@@ -140,7 +141,7 @@ def train(task: Task, config: RLConfig) -> None:
     trainer = build_trainer(task, config)
     trainer.task = task.name
     if trainer.accelerator.is_main_process:
-        print(start_line(config, trainer), flush=True)
+        print(start_line(trainer), flush=True)
         unused = config.unused_settings()
         if unused:
             print(f"note: {config.algorithm.name} does not read {', '.join(unused)}", flush=True)

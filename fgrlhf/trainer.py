@@ -5,6 +5,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import torch
 from accelerate import Accelerator
@@ -24,7 +25,6 @@ from fgrlhf.policy_trainer import DevEvaluation, PolicyTrainer
 from fgrlhf.reward import BasicReward, normalized
 from fgrlhf.rollout import collect, response_seeds
 from fgrlhf.runs import checkpoint
-from fgrlhf.runs.clock import PhaseClock
 from fgrlhf.runs.distributed import (
     gather_rollouts,
     gathered,
@@ -34,19 +34,15 @@ from fgrlhf.runs.distributed import (
 )
 from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.runs.step_metrics import (
+    PhaseClock,
     cut_shares,
     input_counts,
     inputs_since,
     rollout_metrics,
     sample_rows,
 )
-from fgrlhf.samplers.correction import checked_gap, importance_weighted
 from fgrlhf.samplers.make import make_sampler
-from fgrlhf.samplers.one_step_behind import (
-    OneStepBehind,
-    pending_responses,
-    pending_tensors,
-)
+from fgrlhf.samplers.sampler import pending_responses, pending_tensors
 from fgrlhf.text_types import Prompt
 from fgrlhf.types import Advantages, PolicyOutput, Rollout, TokenLoss, TokenReward
 from fgrlhf.utils import masked_sum, seeded
@@ -155,7 +151,7 @@ class OnPolicyTrainer(PolicyTrainer):
                     inputs_before = input_counts(self.reward)
                     rollout, rewards = self.collect_and_score()
                     scored_inputs = inputs_since(self.reward, inputs_before)
-                    gap_metrics = checked_gap(rollout, self.config.sampler, self.step)
+                    gap_metrics = self.sampler.gap_metrics(rollout, self.step)
                     penalized_BT, advantages = self.compute_advantages(rollout, rewards)
                 with clock.time("update"):
                     update_metrics = self.update(rollout, advantages)
@@ -185,7 +181,7 @@ class OnPolicyTrainer(PolicyTrainer):
         phases = ["rollout", "update"]
         if self.sampler.has_own_weights:
             phases.append("publish")
-        if isinstance(self.sampler, OneStepBehind):
+        if self.sampler.samples_ahead:
             phases.append("wait_for_sampler")
         return phases
 
@@ -215,20 +211,20 @@ class OnPolicyTrainer(PolicyTrainer):
         The server samples them, from the weights published last, while this step trains. No step
         precedes the first one, so its responses are sampled before training begins.
         """
-        if not isinstance(self.sampler, OneStepBehind):
+        if not self.sampler.samples_ahead:
             return
         if self.step == 0:
-            self._begin_sampling(self.sampler, 0)
+            self._begin_sampling(0)
             self.wait_for_sampler()
         if self.step + 1 < self.total_steps:
-            self._begin_sampling(self.sampler, self.step + 1)
+            self._begin_sampling(self.step + 1)
 
-    def _begin_sampling(self, sampler: OneStepBehind, step: int) -> None:
+    def _begin_sampling(self, step: int) -> None:
         config = self.config
         prompts, seeds = self.share(step)
 
         def begin() -> None:
-            sampler.begin(
+            self.sampler.begin(
                 self.policy,
                 *self.policy.encode(prompts),
                 config.train_sampling,
@@ -241,7 +237,7 @@ class OnPolicyTrainer(PolicyTrainer):
 
     def wait_for_sampler(self) -> None:
         """Wait for the responses that `sample_ahead` has begun."""
-        if isinstance(self.sampler, OneStepBehind):
+        if self.sampler.samples_ahead:
             stop_together(self.accelerator, self.sampler.wait)
 
     def collect_and_score(self) -> tuple[Rollout, TokenReward]:
@@ -249,8 +245,8 @@ class OnPolicyTrainer(PolicyTrainer):
         self._forget_frozen_states()
         prompts, seeds = self.share(self.step)
         with unsharded(self.actor_critic, self.reference):
-            rollout = stop_together(self.accelerator, lambda: self.sample(prompts, seeds))
-        rewards = stop_together(self.accelerator, lambda: self.reward.token_rewards(rollout))
+            rollout = stop_together(self.accelerator, partial(self.sample, prompts, seeds))
+        rewards = stop_together(self.accelerator, partial(self.reward.token_rewards, rollout))
         pad_id = self.policy.tokenizer.pad_token_id
         return gather_rollouts(self.accelerator, rollout, rewards, pad_id)
 
@@ -368,7 +364,7 @@ class OnPolicyTrainer(PolicyTrainer):
         With `sampler.importance_cap`, the policy's loss has a weight per token.
         """
         settings = self.config.algorithm
-        advantages, weight_metrics = importance_weighted(advantages, old, self.config.sampler)
+        advantages, weight_metrics = self.sampler.weighted(advantages, old)
         algorithm_loss = self.algorithm.loss(new, old, advantages)
         loss_BT = algorithm_loss.loss_BT
         metrics = {**algorithm_loss.metrics, **weight_metrics}
@@ -482,13 +478,12 @@ class OnPolicyTrainer(PolicyTrainer):
         self.high_kl_count = state["high_kl_count"]
 
     def pending_tensors(self) -> dict[str, Tensor]:
-        if not isinstance(self.sampler, OneStepBehind):
+        if not self.sampler.samples_ahead:
             return {}
         return pending_tensors(gathered(self.accelerator, self.sampler.pending))
 
     def restore_pending(self, tensors: Mapping[str, Tensor]) -> None:
-        if isinstance(self.sampler, OneStepBehind):
-            self.sampler.restore(pending_responses(tensors))
+        self.sampler.restore(pending_responses(tensors))
 
     def _checkpoint_is_due(self, last: int) -> bool:
         regular = self.step % self.config.train.save_interval == 0
@@ -536,9 +531,9 @@ class OnPolicyTrainer(PolicyTrainer):
         )
         bar.update()
 
-    def _finish(self, bar: tqdm) -> None:
+    def _say_where_policies_are(self, bar: tqdm) -> None:
         """Also print why the run has stopped early, if it has."""
-        super()._finish(bar)
+        super()._say_where_policies_are(bar)
         if self.stopped and self.accelerator.is_main_process:
             bar.write(
                 f"stopped at step {self.step}: the KL from the reference exceeded"

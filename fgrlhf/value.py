@@ -1,16 +1,12 @@
 """The critic: V(s_t), an MLP on the hidden state from which response token t is predicted."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from fgrlhf.base.errors import UserError
+from fgrlhf.configs.sections import Sampling
 from fgrlhf.models.base import Policy
-from fgrlhf.models.decoding import Sampling
-from fgrlhf.models.lora import has_adapters
-from fgrlhf.policy import load_policy
 from fgrlhf.types import PolicyOutput
 
 
@@ -87,64 +83,6 @@ class Value(nn.Module):
 
 
 T5Value = Value  # the paper's name
-
-
-def load_value(
-    ckpt: str | Path | None,
-    policy: Policy,
-    freeze: bool = False,
-    share: bool = False,
-    dtype: str = "fp32",
-    top_layers: int | None = None,
-    same_ckpt: bool = False,
-    empty: bool = False,
-) -> Value:
-    """Load the critic that a config describes.
-
-    Args:
-      ckpt: folder or hub name of the trunk; ignored with `share`.
-      policy: the policy, whose token ids the trunk must be able to read.
-      freeze: train only the head.
-      share: use the policy's trunk.
-      dtype: of the trunk's weights.
-      top_layers: train only these top layers of the trunk; None: all of it.
-      same_ckpt: whether the policy was loaded from `ckpt` too. If it trains as many top layers, the
-        trunk shares its frozen ones.
-      empty: do not read the trunk's weights, as in `load_policy`.
-
-    Raises:
-      UserError: the trunk cannot be loaded, or cannot read the policy's token ids.
-    """
-    if share:
-        return Value(policy.hidden_size)
-    if ckpt is None:
-        raise ValueError("a critic needs a checkpoint, or the policy's trunk")
-    has_same_frozen = (
-        policy.frozen_layers is not None and policy.frozen_layers.n_trained == top_layers
-    )
-    if same_ckpt and has_same_frozen and not has_adapters(policy):
-        return Value(policy.hidden_size, policy.copy_sharing_frozen(), freeze)
-    # no chat template: the trunk reads the policy's token ids
-    trunk = load_policy(
-        ckpt,
-        dtype,
-        policy.max_input_len,
-        chat_template=False,
-        empty=empty,
-        top_layers=top_layers,
-        decoder_prefix=policy.decoder_prefix,
-    )
-    same_class = type(trunk) is type(policy)
-    same_vocabulary = trunk.tokenizer.get_vocab() == policy.tokenizer.get_vocab()
-    reads_all_ids = trunk.num_embeddings >= policy.num_embeddings
-    if not (same_class and same_vocabulary and reads_all_ids):
-        raise UserError(
-            f"the value model `{ckpt}` ({type(trunk).__name__}, {trunk.num_embeddings}"
-            f" embeddings) cannot read the policy's tokens ({type(policy).__name__},"
-            f" {policy.num_embeddings} embeddings): their vocabularies differ. Use a trunk of the"
-            " policy's family, or set model.value_model.policy_value_sharing=true"
-        )
-    return Value(trunk.hidden_size, trunk, freeze)
 
 
 class ActorCritic(nn.Module):

@@ -4,7 +4,7 @@
 #           adapter is applied to the merged weights: its update counts twice.
 # Seen:     transformers 5.23.0, peft 0.21.2, torch 2.13.0, 2026-11-29.
 # Here:     A folder with weights and an adapter is refused, with what to remove or to merge
-#           (`refuse_adapter`, fgrlhf/models/adapter_files.py).
+#           (`refuse_adapter`, fgrlhf/models/model_files.py).
 set -euo pipefail
 
 folder="$(mktemp -d)"

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import Field
 
-from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.base.errors import UserError, counted, shorten
 from fgrlhf.base.files import write_text
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
@@ -21,7 +21,6 @@ from fgrlhf.data.problems import (
     Complaint,
     DataError,
     Problem,
-    counted,
     filled_text_problems,
     not_a,
     source_list_problems,

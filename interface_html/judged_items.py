@@ -9,10 +9,9 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fgrlhf.base.errors import UserError
+from fgrlhf.base.errors import UserError, counted
 from fgrlhf.base.files import read_json
 from fgrlhf.data.names import name_key
-from fgrlhf.data.problems import counted
 from interface_html.format import Item
 from interface_html.items import read_items
 from interface_html.ratings import Ratings

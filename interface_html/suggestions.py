@@ -22,10 +22,10 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from fgrlhf.base.errors import counted
 from fgrlhf.data.problems import (
     Complaint,
     choice_problems,
-    counted,
     filled_text_problems,
     is_int,
     key_problems,

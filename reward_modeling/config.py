@@ -4,7 +4,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from fgrlhf.configs import sections
 from fgrlhf.configs.older_configs import Earlier
+from fgrlhf.configs.sections import (
+    Decay,
+    Epochs,
+    LoggingConfig,
+    LoRAConfig,
+    ParallelConfig,
+    Warmup,
+    is_quantized,
+)
 from fgrlhf.configs.strict import (
     BatchSize,
     Count,
@@ -15,12 +25,7 @@ from fgrlhf.configs.strict import (
     Tokens,
     refuse,
 )
-from fgrlhf.models.config import LoRAConfig, is_quantized
-from fgrlhf.reward_models.rm_input import Shape
-from fgrlhf.reward_models.spec import with_current_names
-from fgrlhf.runs import supervised_config
-from fgrlhf.runs.rl_config import LoggingConfig, ParallelConfig
-from fgrlhf.runs.supervised_config import Decay, Epochs, Warmup
+from fgrlhf.reward_models.spec import Shape, with_current_names
 
 TOP_LAYERS_KEY = "model.train_top_layers"
 
@@ -78,7 +83,7 @@ class ModelSection(StrictModel):
     kernels: Kernels = "auto"
 
 
-class TrainSection(supervised_config.TrainSection):
+class TrainSection(sections.TrainSection):
     """The section `train` of reward models."""
 
     epochs: Epochs = Field(default=50.0, description="passes over the training rows")
@@ -93,7 +98,7 @@ class TrainSection(supervised_config.TrainSection):
     weight_decay: Decay = Field(default=0.01, description="of AdamW")
 
 
-class EvaluationSection(supervised_config.EvaluationSection):
+class EvaluationSection(sections.EvaluationSection):
     """The section `evaluation` of reward models."""
 
     batch_size: BatchSize = Field(

@@ -16,15 +16,10 @@ from fgrlhf.models.lora import add_adapters
 from fgrlhf.models.top_layers import check_top_layers, train_top_layers
 from fgrlhf.reward_models.inputs import longest_input, sees_line_breaks
 from fgrlhf.reward_models.loading import check_score, load_tokenizer
+from fgrlhf.reward_models.network_config import shape_of_config
 from fgrlhf.reward_models.networks import LanguageModelScorer, speed_up_network
-from fgrlhf.reward_models.rm_input import Kind, Shape
-from fgrlhf.reward_models.shapes import (
-    check_direction,
-    check_padding,
-    check_stacks,
-    other_shape,
-    shape_of_config,
-)
+from fgrlhf.reward_models.shapes import check_direction, check_padding, check_stacks, other_shape
+from fgrlhf.reward_models.spec import Kind, Shape
 from reward_modeling.config import TOP_LAYERS_KEY, ModelSection
 
 

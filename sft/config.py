@@ -4,6 +4,16 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from fgrlhf.configs import sections
+from fgrlhf.configs.sections import (
+    ABOUT_DECODER_PREFIX,
+    Decay,
+    Epochs,
+    LoggingConfig,
+    LoRAConfig,
+    ParallelConfig,
+    is_quantized,
+)
 from fgrlhf.configs.strict import (
     BatchSize,
     Count,
@@ -21,10 +31,6 @@ from fgrlhf.metrics.config import (
     best_metric_mistakes,
     models_of,
 )
-from fgrlhf.models.config import ABOUT_DECODER_PREFIX, LoRAConfig, is_quantized
-from fgrlhf.runs import supervised_config
-from fgrlhf.runs.rl_config import LoggingConfig, ParallelConfig
-from fgrlhf.runs.supervised_config import Decay, Epochs
 
 
 class ModelSection(StrictModel):
@@ -68,7 +74,7 @@ class DataSection(StrictModel):
     )
 
 
-class TrainSection(supervised_config.TrainSection):
+class TrainSection(sections.TrainSection):
     """The section `train` of SFT."""
 
     epochs: Epochs = Field(default=10.0, description="passes over the training rows")
@@ -91,7 +97,7 @@ class TrainSection(supervised_config.TrainSection):
     )
 
 
-class EvaluationSection(supervised_config.EvaluationSection):
+class EvaluationSection(sections.EvaluationSection):
     """The section `evaluation` of SFT."""
 
     metric: str = Field(

@@ -24,13 +24,13 @@ from transformers import PretrainedConfig, PreTrainedModel
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.training_program import NO_TASK, run_program
+from fgrlhf.configs.sections import Sampling
 from fgrlhf.data.formats import DEMONSTRATIONS, Demonstration
 from fgrlhf.evaluation import Metric, check_metrics_fit, metric_columns, reference_notes
 from fgrlhf.evaluators import RougeLsum
 from fgrlhf.kernels.choice import use_kernels
 from fgrlhf.metrics.registry import build_metrics
 from fgrlhf.metrics.summary import summarize
-from fgrlhf.models.decoding import Sampling
 from fgrlhf.models.sharding import whole
 from fgrlhf.policy import Policy, load_policy
 from fgrlhf.rollout import generate_texts

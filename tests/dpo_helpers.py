@@ -5,11 +5,11 @@ from pathlib import Path
 import tiny
 from accelerate import Accelerator
 
+from fgrlhf.configs.sections import LoRAConfig
 from fgrlhf.configs.strict import validate
 from fgrlhf.data.comparisons import Answer, Comparison
 from fgrlhf.data.token_comparisons import encode_comparisons
 from fgrlhf.dpo import DPOTrainer
-from fgrlhf.models.config import LoRAConfig
 from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.text_types import Prompt
 

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 
 from fgrlhf import supervised_trainer
 from fgrlhf.base.files import write_json
-from fgrlhf.base.process_group import end_process_of_group
+from fgrlhf.base.processes import end_process_of_group
 from fgrlhf.configs.strict import validate
 from fgrlhf.models.sharding import local, whole
 from fgrlhf.runs.optimizer import make_optimizer

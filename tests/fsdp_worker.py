@@ -19,13 +19,12 @@ from safetensors.torch import save_file
 
 from fgrlhf import train_rl
 from fgrlhf.base.files import write_json, write_jsonl
-from fgrlhf.base.process_group import end_process_of_group
+from fgrlhf.base.processes import end_process_of_group
 from fgrlhf.cli import dpo, rl
+from fgrlhf.configs.sections import LoRAConfig, Sampling
 from fgrlhf.data.token_comparisons import encode_comparisons
 from fgrlhf.dpo import DPOTrainer
 from fgrlhf.models import encoder_decoder
-from fgrlhf.models.config import LoRAConfig
-from fgrlhf.models.decoding import Sampling
 from fgrlhf.models.lora import AdapterFree, add_adapters
 from fgrlhf.models.sharding import whole
 from fgrlhf.policy import load_policy

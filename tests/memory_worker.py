@@ -8,7 +8,7 @@ import torch
 from accelerate import Accelerator
 
 from fgrlhf.base.files import write_json
-from fgrlhf.base.process_group import end_process_of_group
+from fgrlhf.base.processes import end_process_of_group
 from fgrlhf.models.sharding import unsharded
 from fgrlhf.runs.distributed import shard_over_processes
 

@@ -19,9 +19,9 @@ from rl_helpers import config, metrics, trainer
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from fgrlhf.algorithms.registry import ALGORITHMS
+from fgrlhf.configs.sections import Sampling
 from fgrlhf.kernels.layers import fast_layers
 from fgrlhf.models import causal, encoder_decoder, recorded_steps
-from fgrlhf.models.decoding import Sampling
 from fgrlhf.runs.rl_config import LoRAConfig
 
 IS_REAL = torch.cuda.is_available()

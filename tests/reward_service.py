@@ -15,12 +15,12 @@ from fgrlhf.reward_models.networks import LanguageModelScorer
 from fgrlhf.reward_models.prefix import text_prefix
 from fgrlhf.reward_models.spec import RewardModelSpec
 from fgrlhf.reward_utils import BLANK, load_segmenter
-from fgrlhf.rewards.client import RewardClient, ServerReward
+from fgrlhf.rewards.client import RewardClient
 from fgrlhf.rewards.kind import RewardKind
-from fgrlhf.rewards.kinds import SegmentClassifier, SequenceScorer
+from fgrlhf.rewards.kinds import SegmentClassifier, SequenceScorer, ServerReward
 from fgrlhf.rewards.protocol import sent_prefix
 from fgrlhf.rewards.server import Limits, ServedReward, create_app, model_sha256
-from fgrlhf.scorers.context import RewardContext
+from fgrlhf.scorers.base import RewardContext
 
 TOKEN = "secret-token-of-the-tests-0123456789"
 VARIABLE = "FGRLHF_REWARD_TOKEN"

@@ -12,7 +12,7 @@ import torch
 from accelerate import Accelerator
 from rl_helpers import config, trainer
 
-from fgrlhf.base.process_group import end_process_of_group
+from fgrlhf.base.processes import end_process_of_group
 
 
 def run(folder: Path, strategy: str, until: int | None = None, **changes) -> None:

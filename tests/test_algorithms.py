@@ -15,11 +15,12 @@ from refusals import refusals
 from rl_helpers import CountWord, config, lengths_mask, metrics, rollout, trainer
 from slow import with_slow
 
-from fgrlhf.algorithms.gpg import GPG, GPGConfig, gpg_scale
-from fgrlhf.algorithms.grpo import GRPO, GRPOConfig
-from fgrlhf.algorithms.registry import ALGORITHMS
-from fgrlhf.algorithms.reinforce import Reinforce, ReinforceConfig, reinforce_advantages
-from fgrlhf.algorithms.rloo import RLOO, RLOOConfig
+from fgrlhf.algorithms.config import GPGConfig, GRPOConfig, ReinforceConfig, RLOOConfig
+from fgrlhf.algorithms.gpg import GPG, gpg_scale
+from fgrlhf.algorithms.grpo import GRPO
+from fgrlhf.algorithms.registry import ALGORITHMS, algorithm_class
+from fgrlhf.algorithms.reinforce import Reinforce, reinforce_advantages
+from fgrlhf.algorithms.rloo import RLOO
 from fgrlhf.alignment import segments_before
 from fgrlhf.base.errors import UserError
 from fgrlhf.configs.strict import to_yaml, validate
@@ -570,7 +571,7 @@ def test_the_name_alone_changes_the_algorithm(tmp_path):
     ppo = config(tmp_path).algorithm
     for name in NAMES:
         algorithm = config(tmp_path, **settings(name)).algorithm
-        assert algorithm.name == name and type(algorithm) is ALGORITHMS[name].config_class
+        assert algorithm.name == name and type(algorithm) is algorithm_class(algorithm).config_class
         written = json.loads(algorithm.model_dump_json())
         assert written["name"] == name
         shared = set(written) & set(ppo.model_dump()) - {"name", "kl_in"}

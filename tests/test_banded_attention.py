@@ -17,13 +17,13 @@ from transformers import (
 )
 from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
 
+from fgrlhf.configs.sections import LoRAConfig
 from fgrlhf.kernels.longformer import (
     BandedLongformer,
     BandedSelfAttention,
     banded_attention,
     use_banded_attention,
 )
-from fgrlhf.models.config import LoRAConfig
 from fgrlhf.models.lora import adapters_off, add_adapters
 from fgrlhf.reward_models.loading import load_reward_model
 from fgrlhf.reward_models.spec import RewardModelSpec

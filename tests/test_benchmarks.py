@@ -26,7 +26,7 @@ from benchmarks import (
 )
 from fgrlhf.base.errors import UserError
 from fgrlhf.reward_models.prefix import text_prefix
-from fgrlhf.scorers.context import RewardContext
+from fgrlhf.scorers.base import RewardContext
 from fgrlhf.text_types import Prompt
 
 SMALL = replace(gpu.REHEARSAL, name="small", bf16=False, reps=2)

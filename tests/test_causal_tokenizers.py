@@ -17,11 +17,10 @@ from transformers import AddedToken, LlamaConfig, LlamaForCausalLM, PreTrainedTo
 from fgrlhf.alignment import char_ends, place_on_tokens
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, write_json
+from fgrlhf.configs.sections import Sampling
 from fgrlhf.data.formats import Demonstration
-from fgrlhf.data.prompts import check_prompts_fit
 from fgrlhf.data.token_comparisons import collate, encode_comparisons
-from fgrlhf.models.decoding import Sampling
-from fgrlhf.policy import CausalPolicy, load_policy
+from fgrlhf.policy import CausalPolicy, check_prompts_fit, load_policy
 from fgrlhf.reward_models.inputs import RMInputs
 from fgrlhf.reward_models.prefix import RMText
 from fgrlhf.rollout import finished_responses

@@ -3,10 +3,9 @@ import tiny
 import torch
 
 from fgrlhf.base.errors import UserError
+from fgrlhf.configs.sections import Sampling
 from fgrlhf.models.chat import load_chat_template
-from fgrlhf.models.decoding import Sampling
-from fgrlhf.policy import load_policy
-from fgrlhf.value import load_value
+from fgrlhf.policy import load_policy, load_value
 
 USER, ASSISTANT, END, BOS = 4, 5, 6, 3
 

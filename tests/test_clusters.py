@@ -6,12 +6,12 @@ import tiny
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_jsonl
+from fgrlhf.configs.sections import Sampling
 from fgrlhf.data.formats import PROMPTS
-from fgrlhf.evaluation import evaluate_rows
+from fgrlhf.evaluation import PolicyResponder, evaluate_rows
 from fgrlhf.metrics.clusters import clusters_by_prompt, units_note, with_clusters
 from fgrlhf.metrics.paired import paired_gain
 from fgrlhf.metrics.summary import summarize
-from fgrlhf.models.decoding import Sampling
 from fgrlhf.pipeline.comparison import differences
 from fgrlhf.pipeline.scores import paired_scores, shared_clusters
 from fgrlhf.pipeline.summary import data_of
@@ -116,7 +116,8 @@ def test_a_column_of_a_file_names_the_cluster(tmp_path):
 
 def test_rows_of_an_evaluation_keep_the_cluster():
     prompts = [Prompt("1", "a red fox", meta={"cluster": "7"}), Prompt("2", "a blue bird")]
-    rows = evaluate_rows(tiny.policy("t5"), prompts, None, Sampling(4), progress=False)
+    responder = PolicyResponder(tiny.policy("t5"), Sampling(4))
+    rows = [row.as_json() for row in evaluate_rows(responder, prompts, progress=False)]
     assert rows[0]["cluster"] == "7" and "cluster" not in rows[1]
     assert clusters_by_prompt(rows) == {"1": (True, "7"), "2": (False, "2")}
 

@@ -6,10 +6,10 @@ import torch
 from dpo_helpers import fours, pairs
 
 from fgrlhf.base.errors import UserError
+from fgrlhf.configs.sections import Sampling
 from fgrlhf.data.comparisons import Answer, Comparison
 from fgrlhf.data.formats import Demonstration
 from fgrlhf.data.token_comparisons import collate, encode_comparisons, token_weights
-from fgrlhf.models.decoding import Sampling
 from fgrlhf.text_types import Prompt
 from fgrlhf.utils import IGNORED
 from sft.data import encode

@@ -8,15 +8,15 @@ from rl_helpers import CountWord
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, write_json
 from fgrlhf.base.seeds import derive_seed
+from fgrlhf.configs.sections import Sampling
 from fgrlhf.data.formats import Demonstration
-from fgrlhf.models.decoding import Sampling
-from fgrlhf.policy import CausalPolicy, T5Policy, load_policy
+from fgrlhf.policy import CausalPolicy, T5Policy, load_policy, load_value
 from fgrlhf.reward import CombinedReward
 from fgrlhf.reward_models.networks import LanguageModelScorer
 from fgrlhf.rollout import collect
 from fgrlhf.text_types import Prompt
 from fgrlhf.utils import IGNORED
-from fgrlhf.value import ActorCritic, Value, load_value
+from fgrlhf.value import ActorCritic, Value
 from sft.data import Collator, encode
 
 PROMPTS = [Prompt("0", "the red cat"), Prompt("1", "a dog sees the bird and one two three")]

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from fgrlhf.configs.sections import Sampling
 from fgrlhf.models import decoding
 from fgrlhf.models.decoding import (
     CANDIDATES,
-    Sampling,
     decode,
     draw,
     log_kept_mass,

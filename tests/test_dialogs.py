@@ -8,9 +8,9 @@ from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_json
 from fgrlhf.configs.strict import validate
 from fgrlhf.data.formats import COMPARISONS, DEMONSTRATIONS, PROMPTS, Demonstration
-from fgrlhf.data.prompts import check_prompts_fit
 from fgrlhf.data.rows import Row
 from fgrlhf.models.dialogs import dialog_text, fit_dialog, messages_in
+from fgrlhf.policy import check_prompts_fit
 from fgrlhf.reward_models.inputs import RMInputs
 from fgrlhf.reward_models.prefix import Prefix, RMText, text_prefix
 from fgrlhf.task import whole_text

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rl_helpers import lengths_mask, metrics, rollout
 from slow import with_slow
 
-from fgrlhf.base.process_group import environments_of_group
+from fgrlhf.base.processes import environments_of_group
 from fgrlhf.runs.distributed import join_rollouts, share_of
 from fgrlhf.text_types import SegmentScore
 from fgrlhf.types import TokenReward

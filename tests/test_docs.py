@@ -43,7 +43,7 @@ from fgrlhf.reward_models.prefix import text_prefix
 from fgrlhf.rewards.kinds import Length, Score
 from fgrlhf.rewards.server import model_sha256
 from fgrlhf.runs.dpo_config import DPOConfig
-from fgrlhf.scorers.context import RewardContext
+from fgrlhf.scorers.base import RewardContext
 from fgrlhf.task import Task
 from fgrlhf.task_config import rl_config
 from fgrlhf.text_types import Prompt

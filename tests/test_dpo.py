@@ -14,17 +14,16 @@ from dpo_helpers import BETTER, TEXTS, config, fours, pairs, trainer
 from rl_helpers import metrics
 from slow import with_slow
 
-from fgrlhf import train_dpo
+from fgrlhf import base_trainer, train_dpo
 from fgrlhf.algorithms.losses import PAIR_LOSSES, weighted_log_ratio
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_jsonl, write_json
 from fgrlhf.base_trainer import BaseTrainer
+from fgrlhf.configs.sections import LoRAConfig, Sampling
 from fgrlhf.data.comparisons import Answer, Comparison
 from fgrlhf.data.token_comparisons import encode_comparisons
 from fgrlhf.dpo import DPOTrainer
-from fgrlhf.models import causal, frozen_layers, recompute
-from fgrlhf.models.config import LoRAConfig
-from fgrlhf.models.decoding import Sampling
+from fgrlhf.models import causal, frozen_layers
 from fgrlhf.policy import load_policy
 from fgrlhf.rollout import generate_texts
 from fgrlhf.runs import checkpoint
@@ -375,9 +374,9 @@ def test_a_resumed_run_is_the_uninterrupted_one(kind, lora, tmp_path):
 @pytest.mark.parametrize("kind, lora", SOME)
 def test_gradient_checkpointing_does_not_change_the_curve(kind, lora, tmp_path, monkeypatch):
     recomputed = []
-    original = recompute.checkpoint
+    original = base_trainer.checkpoint
     monkeypatch.setattr(
-        recompute, "checkpoint", lambda *a, **k: recomputed.append(1) or original(*a, **k)
+        base_trainer, "checkpoint", lambda *a, **k: recomputed.append(1) or original(*a, **k)
     )
     noise = {} if kind == "llama" else {"dropout": 0.1}
     rows = []

@@ -8,9 +8,9 @@ from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, read_jsonl, write_json
 from fgrlhf.cli import evaluate as module
 from fgrlhf.cli.evaluate import Settings, policy_name, sampling_of
+from fgrlhf.configs.sections import Sampling
 from fgrlhf.configs.strict import validate
 from fgrlhf.configs.yaml_files import read_yaml
-from fgrlhf.models.decoding import Sampling
 from fgrlhf.runs.stage import hold
 from fgrlhf.task_config import rl_config
 from tasks.qa_feedback.data import mini_world

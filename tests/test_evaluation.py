@@ -11,11 +11,11 @@ from sacrebleu.metrics.chrf import CHRF
 
 from fgrlhf import rollout
 from fgrlhf.base.errors import UserError
-from fgrlhf.evaluation import evaluate, evaluate_rows
+from fgrlhf.configs.sections import Sampling
+from fgrlhf.evaluation import PolicyResponder, evaluate_rows
 from fgrlhf.metrics.config import MetricConfig
 from fgrlhf.metrics.registry import build_metrics
 from fgrlhf.metrics.summary import summarize
-from fgrlhf.models.decoding import Sampling
 from fgrlhf.reward import AtEnd, CombinedReward, SegmentClassifierReward, SequenceScorerReward
 from fgrlhf.reward_models.scoring import SegmentLabels
 from fgrlhf.rollout import generate_texts
@@ -90,6 +90,18 @@ def reward(scale=0.5, weight=2.0):
     return CombinedReward(aspects, {"words": 1.0, "end": 0.1, "length": weight})
 
 
+def rows_of(policy, prompts, reward, sampling, seed=0, num_samples=1, **options):
+    responder = PolicyResponder(policy, sampling, seed, num_samples)
+    rows = evaluate_rows(responder, prompts, reward, progress=False, **options)
+    return [row.as_json() for row in rows]
+
+
+def evaluate(*arguments, **options):
+    rows = rows_of(*arguments, **options)
+    summary = {name: interval.as_dict() for name, interval in summarize(rows).items()}
+    return SimpleNamespace(rows=rows, summary=summary)
+
+
 ANSWERS = {"the cat": ["the red cat .", "dog"], "red": ["dog dog", ""]}
 
 
@@ -101,7 +113,6 @@ def test_rows_and_summary_by_hand():
         reward(),
         GREEDY,
         num_samples=2,
-        progress=False,
         metrics=[lambda prompt, text: {"oracle/gold": float(prompt.id == "q0")}],
     )
     assert [(row["id"], row["sample"], row["response"]) for row in got.rows] == [
@@ -175,15 +186,11 @@ def test_unequal_samples_do_not_weigh_a_question_more():
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])
 def test_shares_and_batches_change_nothing(kind):
     policy = tiny.policy(kind)
-    together = evaluate_rows(
-        policy, PROMPTS, reward(), SAMPLED, seed=3, num_samples=3, progress=False
-    )
+    together = rows_of(policy, PROMPTS, reward(), SAMPLED, seed=3, num_samples=3)
     apart = [
         row
         for share in (PROMPTS[:1], PROMPTS[1:])
-        for row in evaluate_rows(
-            policy, share, reward(), SAMPLED, seed=3, num_samples=3, batch_size=1, progress=False
-        )
+        for row in rows_of(policy, share, reward(), SAMPLED, seed=3, num_samples=3, batch_size=1)
     ]
     assert together == apart
     assert len({row["response"] for row in together}) > 4
@@ -191,7 +198,7 @@ def test_shares_and_batches_change_nothing(kind):
     assert [row["response"] for row in together] == [
         text for texts_of_one in texts for text in texts_of_one
     ]
-    other = evaluate_rows(policy, PROMPTS, reward(), SAMPLED, seed=4, num_samples=3, progress=False)
+    other = rows_of(policy, PROMPTS, reward(), SAMPLED, seed=4, num_samples=3)
     assert [row["response"] for row in other] != [row["response"] for row in together]
 
 
@@ -202,7 +209,7 @@ def test_kl_is_the_sum_over_the_response(kind, sampling, expected_temperature):
     policy.train()
     generate, drawn = policy.generate, []
     policy.generate = lambda *args: drawn.append(generate(*args)) or drawn[-1]
-    rows = evaluate_rows(
+    rows = rows_of(
         policy,
         PROMPTS,
         None,
@@ -210,7 +217,6 @@ def test_kl_is_the_sum_over_the_response(kind, sampling, expected_temperature):
         reference=reference,
         num_samples=2,
         batch_size=1,
-        progress=False,
     )
     assert policy.training
     policy.eval(), reference.eval()
@@ -227,18 +233,18 @@ def test_kl_is_the_sum_over_the_response(kind, sampling, expected_temperature):
                 )
             assert row["kl"] == pytest.approx(float((ours - theirs).sum()), abs=1e-4)
     assert any(abs(row["kl"]) > 0.01 for row in rows)
-    same = evaluate_rows(policy, PROMPTS, None, sampling, reference=policy, progress=False)
+    same = rows_of(policy, PROMPTS, None, sampling, reference=policy)
     assert [row["kl"] for row in same] == pytest.approx([0.0] * 4, abs=1e-5)
     assert "reward" not in same[0] and "segments" not in same[0]
 
 
 def test_the_kl_of_a_large_batch_is_computed_in_parts(monkeypatch, record_calls):
     policy, reference = tiny.policy("gpt2"), tiny.policy("gpt2", seed=1)
-    settings = {"reference": reference, "num_samples": 2, "progress": False}
-    expected = evaluate_rows(policy, PROMPTS, None, SAMPLED, **settings)
+    settings = {"reference": reference, "num_samples": 2}
+    expected = rows_of(policy, PROMPTS, None, SAMPLED, **settings)
     monkeypatch.setattr(rollout, "SCORED_AT_ONCE", 1)  # a prompt with its responses at a time
     passes = record_calls(type(reference), "forward")
-    rows = evaluate_rows(policy, PROMPTS, None, SAMPLED, **settings)
+    rows = rows_of(policy, PROMPTS, None, SAMPLED, **settings)
     assert len(passes) == len(PROMPTS)
     assert [row["kl"] for row in rows] == pytest.approx([row["kl"] for row in expected], abs=1e-5)
 
@@ -250,27 +256,24 @@ def test_the_kl_from_the_same_weights_is_0_in_bf16(kind, weights):
     policy = tiny.policy(kind, dropout=0.5).to(weights).train()
     reference = tiny.policy(kind).to(weights).eval()
     with torch.autocast("cpu", torch.bfloat16, enabled=weights == torch.float32):
-        rows = evaluate_rows(
-            policy, PROMPTS, None, SAMPLED, reference=reference, num_samples=2, progress=False
-        )
+        rows = rows_of(policy, PROMPTS, None, SAMPLED, reference=reference, num_samples=2)
     assert [row["kl"] for row in rows] == [0.0] * 8 and policy.training
 
 
 def test_without_references_there_is_no_rouge():
-    rows = evaluate_rows(Canned(ANSWERS), [Prompt("0", "red")], None, GREEDY, progress=False)
+    rows = rows_of(Canned(ANSWERS), [Prompt("0", "red")], None, GREEDY)
     assert set(rows[0]) == {"id", "sample", "prompt", "response", "references", "length"}
 
 
 def test_responses_are_never_given_to_other_prompts():
     """A policy that returns too few responses is an error, not a shift of all that follow."""
     with pytest.raises(ValueError, match="zip.. argument 2 is shorter"):
-        evaluate_rows(
+        rows_of(
             Canned({"the cat": ["dog"], "red": ["dog"]}),
             [PROMPTS[0], PROMPTS[2]],
             None,
             GREEDY,
             num_samples=2,
-            progress=False,
         )
 
 
@@ -280,12 +283,11 @@ def test_a_reward_that_is_not_a_number_is_refused():
             return [[SegmentScore(0, None, float("nan"))] for _ in texts]
 
     with pytest.raises(UserError, match="reward `broken` is nan for an answer to prompt q2"):
-        evaluate_rows(
+        rows_of(
             Canned(ANSWERS),
             PROMPTS[2:3],
             CombinedReward({"broken": Broken()}),
             GREEDY,
-            progress=False,
         )
 
 
@@ -294,9 +296,7 @@ def test_other_rewards_give_their_value_alone():
         def segment_scores(self, prompts, texts):
             return [[SegmentScore(0, 1, 0.5), SegmentScore(1, None, 0.25)] for _ in texts]
 
-    got = evaluate(
-        Canned(ANSWERS), PROMPTS[:1], CombinedReward({"own": Own()}), GREEDY, progress=False
-    )
+    got = evaluate(Canned(ANSWERS), PROMPTS[:1], CombinedReward({"own": Own()}), GREEDY)
     assert got.summary["reward"]["mean"] == got.summary["reward/own"]["mean"] == 0.75
     assert set(got.summary) == {"reward", "reward/own", "length", "rougeLsum"}
 
@@ -313,7 +313,7 @@ def test_a_reward_can_give_measures_of_its_own():
             return {"characters": scores[0].value, "error_free": 1, "segments": 2}
 
     reward = CombinedReward({"own": Own(), "late": AtEnd(Own())}, {"own": -0.5, "late": 2.0})
-    got = evaluate(Canned(ANSWERS), PROMPTS[:1], reward, GREEDY, progress=False)
+    got = evaluate(Canned(ANSWERS), PROMPTS[:1], reward, GREEDY)
     (row,) = got.rows
     assert row["reward/own"] == -0.5 * len(row["response"])
     for name in ("own", "late"):  # independent of the weight
@@ -346,7 +346,7 @@ def test_a_reward_that_does_not_apply_enters_no_statistic():
 
     prompts = [PROMPTS[0], PROMPTS[2]]
     reward = Both({"cats": NoDogs(), "one": One()})
-    got = evaluate(Canned(ANSWERS), prompts, reward, GREEDY, num_samples=2, progress=False)
+    got = evaluate(Canned(ANSWERS), prompts, reward, GREEDY, num_samples=2)
     cat, dog, dogs, empty = got.rows
     assert (cat["reward"], dog["reward"], dogs["reward"], empty["reward"]) == (4, 1, 1, 4)
     for row in (dog, dogs):
@@ -386,9 +386,7 @@ def test_named_metrics_join_the_rows():
         *named("bleu", "exact_match", "rougeLsum", "length", "distinct1"),
         lambda prompt, text: {"task/own": 1.0 if prompt.references else None},
     ]
-    got = evaluate(
-        Canned(ANSWERS), prompts, None, GREEDY, num_samples=2, metrics=metrics, progress=False
-    )
+    got = evaluate(Canned(ANSWERS), prompts, None, GREEDY, num_samples=2, metrics=metrics)
     cat, dog, dogs, empty = got.rows
     assert cat["bleu"] == pytest.approx(100) and cat["bleu/bleu_counts"][:2] == [4, 4]
     assert (cat["exact_match"], dog["exact_match"]) == (1, 0)
@@ -415,22 +413,19 @@ def test_named_metrics_join_the_rows():
 
 def test_without_any_reference_only_the_share_is_left():
     prompts = [Prompt("none", "red")]
-    got = evaluate(
-        Canned(ANSWERS), prompts, None, GREEDY, metrics=named("bleu", "chrf"), progress=False
-    )
+    got = evaluate(Canned(ANSWERS), prompts, None, GREEDY, metrics=named("bleu", "chrf"))
     assert set(got.summary) == {"length", "bleu/not_applicable", "chrf/not_applicable"}
     assert got.summary["bleu/not_applicable"] == {"mean": 1.0, "low": None, "high": None}
 
 
 def test_named_metrics_leave_the_other_columns_alone():
-    plain = evaluate_rows(Canned(ANSWERS), [PROMPTS[0]], reward(), GREEDY, progress=False)
-    more = evaluate_rows(
+    plain = rows_of(Canned(ANSWERS), [PROMPTS[0]], reward(), GREEDY)
+    more = rows_of(
         Canned(ANSWERS),
         [PROMPTS[0]],
         reward(),
         GREEDY,
         metrics=named("bleu", "rougeLsum", "length"),
-        progress=False,
     )
     assert [list(row) for row in plain] == [
         ["id", "sample", "prompt", "response", "references", "reward", "segments"]
@@ -515,8 +510,8 @@ def test_many_samples_make_smaller_batches(num_samples, sizes):
         return response
 
     policy.generate = count
-    options = {"num_samples": num_samples, "progress": False, "batch_size": 3}
-    evaluate_rows(policy, PROMPTS, None, Sampling(1), **options)
+    options = {"num_samples": num_samples, "batch_size": 3}
+    rows_of(policy, PROMPTS, None, Sampling(1), **options)
     assert seen == sizes
 
 
@@ -528,10 +523,10 @@ def test_perplexity_is_computed_in_batches(tmp_path):
     columns = metric.columns
     metric.columns = lambda prompts, texts: sizes.append(len(texts)) or columns(prompts, texts)
     policy = tiny.policy("t5")
-    options = {"seed": 3, "num_samples": 2, "metrics": metrics, "progress": False}
-    rows = evaluate_rows(policy, PROMPTS, None, SAMPLED, **options, batch_size=3)
+    options = {"seed": 3, "num_samples": 2, "metrics": metrics}
+    rows = rows_of(policy, PROMPTS, None, SAMPLED, **options, batch_size=3)
     assert sizes == [6, 2]
-    alone = evaluate_rows(policy, PROMPTS, None, SAMPLED, **options, batch_size=1)
+    alone = rows_of(policy, PROMPTS, None, SAMPLED, **options, batch_size=1)
     assert [row["perplexity"] for row in rows] == pytest.approx(
         [row["perplexity"] for row in alone]
     )

@@ -9,8 +9,8 @@ from test_policy import brute_logprobs, sampled
 from transformers import ByT5Tokenizer, Phi3Config, XLNetForSequenceClassification
 
 from fgrlhf.base.errors import UserError
+from fgrlhf.configs.sections import Sampling
 from fgrlhf.models.chat import without_last_tokens
-from fgrlhf.models.decoding import Sampling
 from fgrlhf.models.dialogs import dialog_text
 from fgrlhf.policy import T5Policy, load_policy
 from fgrlhf.reward_models.inputs import longest_input

@@ -17,7 +17,7 @@ from transformers import (
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.cli.data import main
-from fgrlhf.models.decoding import Sampling
+from fgrlhf.configs.sections import Sampling
 from fgrlhf.models.saving import check_written, ignored_settings
 from fgrlhf.models.trunk import require_trained
 from fgrlhf.policy import load_policy

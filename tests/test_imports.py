@@ -214,6 +214,12 @@ def test_the_first_version_of_a_task_imports_few_modules(graph):
     assert len(structure.reached(graph, ["tasks.new.task"])) <= 25
 
 
+def test_a_run_of_rl_imports_what_its_config_names(graph):
+    """Whoever reads the stage reads these modules, and follows chains of imports this long."""
+    assert len(structure.reached(graph, structure.RL)) <= 110
+    assert len(structure.longest_chain(graph, structure.RL)) <= 14
+
+
 SLOW = {"datasets", "evaluate", "matplotlib", "nltk", "rouge_score", "sklearn", "spacy"}
 
 
@@ -253,9 +259,15 @@ def test_programs_without_a_model_do_not_import_transformers():
     pages = ["fgrlhf.report.page", "interface_html.pages", "fgrlhf.data.explore"]
     tasks = [module_name(path) for path in sorted((ROOT / "tasks").glob("*/task.py"))]
     assert len(tasks) > 10
-    arguments = ["fgrlhf.cli.rl", "fgrlhf.cli.dpo"]  # they read the config before they import it
-    names = [*drivers, *pages, *tasks, *arguments]
+    names = [*drivers, *pages, *tasks]
     assert loaded_with(names, of=("transformers", "peft", "accelerate")) == "[]\n"
+
+
+def test_mistakes_of_a_config_are_reported_before_torch_is_imported():
+    """PyTorch and transformers take seconds to import; a stage reads its config without them."""
+    names = ["fgrlhf.cli.rl", "fgrlhf.cli.dpo", "sft.config", "reward_modeling.config"]
+    names += ["reward_modeling.command"]
+    assert loaded_with(names, of=("torch", "transformers", "scipy", "numpy")) == "[]\n"
 
 
 def test_the_feedback_server_and_pipelines_import_no_heavy_library():

@@ -10,10 +10,9 @@ from transformers import BertConfig, BertForSequenceClassification
 from fgrlhf.base.errors import UserError
 from fgrlhf.configs.strict import validate
 from fgrlhf.reward_models.scoring import SegmentLabels
-from fgrlhf.rewards.kinds import build_aspects
+from fgrlhf.rewards.build import build_aspects
 from fgrlhf.rewards.scored import ScorerReward, growing_texts
-from fgrlhf.scorers.base import score_texts
-from fgrlhf.scorers.context import RewardContext
+from fgrlhf.scorers.base import RewardContext, score_texts
 from fgrlhf.scorers.linear import fit_linear_scorer
 from fgrlhf.scorers.models import Standardized, WithoutError
 from fgrlhf.task import Task

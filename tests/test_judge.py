@@ -12,7 +12,7 @@ from fgrlhf.reward_models.prefix import text_prefix
 from fgrlhf.rewards.kinds import Judge as JudgeReward
 from fgrlhf.rewards.kinds import Score
 from fgrlhf.rewards.scored import ScorerReward
-from fgrlhf.scorers.context import RewardContext
+from fgrlhf.scorers.base import RewardContext
 from fgrlhf.scorers.judge import Judge
 from fgrlhf.scorers.kinds import JudgeScorer
 from fgrlhf.text_types import Prompt, SegmentScore

@@ -13,7 +13,7 @@ import interface_html
 import reward_modeling
 import sft
 import tasks
-from fgrlhf.cli.key_help import describe
+from fgrlhf.cli.command_line import describe
 from fgrlhf.configs.strict import StrictModel
 from fgrlhf.load import load_task
 from fgrlhf.task_config import rl_config

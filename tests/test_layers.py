@@ -20,6 +20,8 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.t5.modeling_t5 import T5LayerNorm
 from transformers.pytorch_utils import Conv1D
 
+from fgrlhf import base_trainer
+from fgrlhf.base_trainer import recompute_layers
 from fgrlhf.kernels import choice as kernels
 from fgrlhf.kernels import layers
 from fgrlhf.kernels.layers import (
@@ -35,8 +37,6 @@ from fgrlhf.kernels.layers import (
     fast_layers,
     linear,
 )
-from fgrlhf.models import recompute
-from fgrlhf.models.recompute import recompute_layers
 
 needs_onednn = pytest.mark.skipif(
     not kernels.onednn_available(), reason="this PyTorch has no oneDNN"
@@ -374,9 +374,9 @@ def test_recomputed_layers_have_the_same_gradients_and_store_less(make, training
 )
 def test_a_run_with_gradient_checkpointing_is_the_same_run(tmp_path, monkeypatch, kind, name):
     recomputed = []
-    original = recompute.checkpoint
+    original = base_trainer.checkpoint
     monkeypatch.setattr(
-        recompute, "checkpoint", lambda *a, **k: recomputed.append(1) or original(*a, **k)
+        base_trainer, "checkpoint", lambda *a, **k: recomputed.append(1) or original(*a, **k)
     )
     runs = []
     for on in (False, True):

@@ -9,7 +9,7 @@ from rounding import assert_equal_up_to_rounding
 from test_policy import TEXTS, logprobs_and_gradient, sampled
 
 from fgrlhf.base.errors import UserError
-from fgrlhf.models.decoding import Sampling
+from fgrlhf.configs.sections import Sampling
 from fgrlhf.models.lora import (
     AdapterFree,
     adapters_off,

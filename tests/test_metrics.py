@@ -31,8 +31,8 @@ from fgrlhf.metrics.paired import by_prompt
 from fgrlhf.metrics.pooled import corpus_perplexity, over_samples
 from fgrlhf.metrics.registry import build_metric, build_metrics
 from fgrlhf.metrics.summary import summarize
-from fgrlhf.metrics.words import distinct, ngrams, repetition
 from fgrlhf.text_types import Prompt
+from fgrlhf.words import distinct, ngrams, repetition
 
 ROOT = Path(__file__).parents[1]
 

@@ -5,8 +5,8 @@ from rl_helpers import PROMPTS, metrics
 from test_algorithms import make
 
 from fgrlhf.base.errors import UserError
+from fgrlhf.configs.sections import Sampling
 from fgrlhf.masked_policy import EXCLUDED, MaskedPolicy, allowed_tokens
-from fgrlhf.models.decoding import Sampling
 
 KINDS = ["t5", "gpt2"]
 

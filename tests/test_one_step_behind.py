@@ -25,14 +25,15 @@ from faults.fake_sampler import Fault, altered, answer, cut, status, truncate
 from fgrlhf.base.background import Background
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, write_json
-from fgrlhf.evaluation import evaluate_rows
+from fgrlhf.configs.sections import Sampling
+from fgrlhf.evaluation import PolicyResponder, evaluate_rows
 from fgrlhf.metrics.summary import summarize
-from fgrlhf.models.decoding import Sampling
 from fgrlhf.ppo import PPOTrainer
 from fgrlhf.reward import CombinedReward
 from fgrlhf.rollout import response_seeds, score
 from fgrlhf.runs.step_metrics import rollout_metrics
-from fgrlhf.samplers.one_step_behind import pending_responses, pending_tensors, response_keys
+from fgrlhf.samplers.one_step_behind import response_keys
+from fgrlhf.samplers.sampler import pending_responses, pending_tensors
 from fgrlhf.text_types import Prompt
 from fgrlhf.types import Response
 from fgrlhf.utils import seeded
@@ -163,8 +164,12 @@ def test_evaluations_change_neither_the_training_nor_the_requests(fake, whole, t
 
     def evaluate(policy) -> dict[str, float]:
         sampling = Sampling(8, do_sample=True)
-        rows = evaluate_rows(policy, PROMPTS[:2], reward, sampling, progress=False)
-        return {name: interval.mean for name, interval in summarize(rows).items()}
+        responder = PolicyResponder(policy, sampling)
+        rows = evaluate_rows(responder, PROMPTS[:2], reward, progress=False)
+        return {
+            name: interval.mean
+            for name, interval in summarize([row.as_json() for row in rows]).items()
+        }
 
     def training(until: int | None = None) -> PPOTrainer:
         changes = {"train__total_episodes": 32, "train__save_interval": 1}

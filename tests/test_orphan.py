@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fgrlhf.base import orphan
-from fgrlhf.base.orphan import parent_mark, start_time
+from fgrlhf.base import processes
+from fgrlhf.base.processes import parent_mark, start_time
 
 ROOT = Path(__file__).parents[1]
 # seconds before a test fails; the events take one or two, and much longer on a busy machine
@@ -33,7 +33,7 @@ def environment(**more: str) -> dict[str, str]:
 STAGE = """
 import os, sys
 from pathlib import Path
-from fgrlhf.base.orphan import end_with_parent
+from fgrlhf.base.processes import end_with_parent
 end_with_parent()
 Path(sys.argv[1]).write_text(f"{os.getpid()} {os.getppid()}\\n")
 sys.stdin.read()
@@ -75,10 +75,10 @@ def test_a_killed_pipeline_takes_its_stages_with_it(tmp_path):
 def test_without_a_pipeline_and_beside_a_live_one_a_stage_goes_on(tmp_path):
     (tmp_path / "stage.py").write_text(STAGE)
     for mark in (
-        {orphan.VARIABLE: ""},
+        {processes.VARIABLE: ""},
         parent_mark(),
-        {orphan.VARIABLE: "another machine:1:2"},
-        {orphan.VARIABLE: "nonsense"},
+        {processes.VARIABLE: "another machine:1:2"},
+        {processes.VARIABLE: "nonsense"},
     ):
         stage = subprocess.Popen(
             [sys.executable, str(tmp_path / "stage.py"), str(tmp_path / "pids")],
@@ -93,10 +93,10 @@ def test_without_a_pipeline_and_beside_a_live_one_a_stage_goes_on(tmp_path):
 
 def test_a_process_number_that_is_used_again_is_another_process(tmp_path):
     (tmp_path / "stage.py").write_text(STAGE)
-    mark = parent_mark()[orphan.VARIABLE]
+    mark = parent_mark()[processes.VARIABLE]
     stage = subprocess.Popen(
         [sys.executable, str(tmp_path / "stage.py"), str(tmp_path / "pids")],
-        env=environment(**{orphan.VARIABLE: mark + "0"}),
+        env=environment(**{processes.VARIABLE: mark + "0"}),
         stdin=subprocess.PIPE,
         start_new_session=True,
     )

@@ -5,12 +5,12 @@ import sys
 import pytest
 from rl_helpers import config
 
-from fgrlhf.base.own_code import own_code, own_modules
 from fgrlhf.cli.evaluate import Settings, inputs_of
 from fgrlhf.configs.strict import validate
+from fgrlhf.configs.user_class import own_code, own_modules
 from fgrlhf.load import load_task
 from fgrlhf.pipeline.experiments import EvaluationPlan, Experiment, Run
-from fgrlhf.runs.notes import note_changed_code
+from fgrlhf.runs.occupied import note_changed_code
 from fgrlhf.task import Task
 from fgrlhf.task_config import rl_config
 

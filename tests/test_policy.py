@@ -17,8 +17,9 @@ from transformers import (
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, write_json
 from fgrlhf.base.seeds import derive_seed
+from fgrlhf.configs.sections import Sampling
 from fgrlhf.models.causal import position_arguments, sharing_pays
-from fgrlhf.models.decoding import Sampling, draw, response_mask, uniform_rows
+from fgrlhf.models.decoding import draw, response_mask, uniform_rows
 from fgrlhf.models.encoder_decoder import encoded_at_once
 from fgrlhf.policy import CausalPolicy, T5Policy, count_cut, cut_prompts, load_policy
 from fgrlhf.text_types import Prompt

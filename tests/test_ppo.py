@@ -7,7 +7,8 @@ import reference
 import torch
 from rl_helpers import config, lengths_mask, rollout, trainer
 
-from fgrlhf.algorithms.ppo import PPO, PPOConfig
+from fgrlhf.algorithms.config import PPOConfig
+from fgrlhf.algorithms.ppo import PPO
 from fgrlhf.configs.yaml_files import read_config
 from fgrlhf.ppo import PPOTrainer
 from fgrlhf.reward import BasicReward

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from fgrlhf.base.process_group import environments_of_group
+from fgrlhf.base.processes import environments_of_group
 from fgrlhf.base.program import why_refused
 
 PROGRAM = """

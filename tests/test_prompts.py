@@ -4,7 +4,7 @@ import pytest
 import tiny
 
 from fgrlhf.base.errors import UserError
-from fgrlhf.data.prompts import check_prompts_fit
+from fgrlhf.policy import check_prompts_fit
 from fgrlhf.text_types import Prompt
 from tasks.qa_feedback.feedback import load_examples
 from tasks.qa_feedback.task import up_to_question

@@ -21,7 +21,7 @@ from test_run_sft import world  # noqa: F401  # a fixture
 from torch import nn
 
 from fgrlhf.base.errors import UserError
-from fgrlhf.models.config import LoRAConfig
+from fgrlhf.configs.sections import LoRAConfig
 from fgrlhf.models.lora import AdapterFree, merged_weights
 from fgrlhf.models.quantized import QuantizedLinear
 from fgrlhf.policy import load_policy

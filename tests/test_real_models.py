@@ -10,10 +10,9 @@ from torch import nn
 from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig
 
 from benchmarks import memory
-from fgrlhf.data.prompts import check_prompts_fit
 from fgrlhf.load import load_task
 from fgrlhf.models.loading import load_tokenizer
-from fgrlhf.policy import load_policy
+from fgrlhf.policy import check_prompts_fit, load_policy
 from fgrlhf.reward_models.inputs import RMInputs
 from fgrlhf.reward_models.prefix import RMText
 

@@ -28,7 +28,7 @@ from transformers import (
 )
 
 from fgrlhf.base.errors import UserError
-from fgrlhf.models.decoding import Sampling
+from fgrlhf.configs.sections import Sampling
 from fgrlhf.policy import CausalPolicy
 from fgrlhf.rollout import response_seeds
 from fgrlhf.samplers.config import VllmSamplerConfig

@@ -20,13 +20,14 @@ from report_helpers import (
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, write_json, write_jsonl
+from fgrlhf.metrics.rows import Segment
 from fgrlhf.pipeline.summary import SummarySettings, summarise
 from fgrlhf.report import page as report_page
 from fgrlhf.report import sections
 from fgrlhf.report.data import read_outputs
 from fgrlhf.report.display import Display
 from fgrlhf.report.page import write_report
-from fgrlhf.report.records import BaselineMetrics, RecordedInterval, RewardModelMetrics, Segment
+from fgrlhf.report.records import BaselineMetrics, RecordedInterval, RewardModelMetrics
 from fgrlhf.report.samples import Piece, segment_pieces, split_prompt, token_ends, token_pieces
 from tasks.qa_feedback.display import DISPLAY
 

@@ -9,6 +9,7 @@ from report_helpers import leave_out_plots
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_json, write_jsonl, write_text
+from fgrlhf.metrics.rows import Segment
 from fgrlhf.pipeline.summary import evaluated_policies
 from fgrlhf.report import charts, curves, plots, sections
 from fgrlhf.report.data import Run, TrainingLog, read_outputs
@@ -24,7 +25,7 @@ from fgrlhf.report.feedback import (
 )
 from fgrlhf.report.page import write_report
 from fgrlhf.report.plots import Point, Series
-from fgrlhf.report.records import Rollout, RunInfo, Segment
+from fgrlhf.report.records import Rollout, RunInfo
 from fgrlhf.report.samples import segment_table, token_table
 from tasks.qa_feedback.display import DISPLAY, prompt_parts
 

@@ -10,7 +10,7 @@ from fgrlhf.base.errors import UserError
 from fgrlhf.cli.reward_serve import settings_from
 from fgrlhf.rewards.kinds import LIBRARY_REWARDS
 from fgrlhf.rewards.server import model_sha256
-from fgrlhf.scorers.context import RewardContext
+from fgrlhf.scorers.base import RewardContext
 from tasks.qa_feedback.training.reward import Factuality, Preference
 
 PROMPTS = [rm.prompt(), rm.prompt("a dog")]

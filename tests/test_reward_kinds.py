@@ -24,12 +24,13 @@ from fgrlhf.configs.strict import validate
 from fgrlhf.reward import AtEnd, CombinedReward
 from fgrlhf.reward_models import loading
 from fgrlhf.rewards import kinds
+from fgrlhf.rewards.build import build_aspects
 from fgrlhf.rewards.kind import RewardKind
-from fgrlhf.rewards.kinds import LIBRARY_REWARDS, Length, Repetition, build_aspects
+from fgrlhf.rewards.kinds import LIBRARY_REWARDS, Length, Repetition
 from fgrlhf.rewards.scored import ScorerReward
 from fgrlhf.rewards.text_rewards import RegexReward
 from fgrlhf.runs.step_metrics import InputCounts, input_counts
-from fgrlhf.scorers.context import RewardContext
+from fgrlhf.scorers.base import RewardContext
 from fgrlhf.task import Task
 from fgrlhf.task_config import rl_config
 from fgrlhf.text_types import Prompt, ResponseTokens

@@ -38,7 +38,7 @@ from fgrlhf.reward_models.scoring import (
 from fgrlhf.reward_models.spec import RewardModelSpec
 from fgrlhf.reward_utils import BLANK, PUBLISHED, load_segmenter
 from fgrlhf.rewards.kinds import LIBRARY_REWARDS
-from fgrlhf.scorers.context import RewardContext
+from fgrlhf.scorers.base import RewardContext
 from fgrlhf.text_types import Prompt
 from reward_modeling.data import read_segment_rows
 from tasks.qa_feedback.training.reward import Relevance

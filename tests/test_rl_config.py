@@ -6,7 +6,7 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from fgrlhf.algorithms.ppo import PPOConfig
+from fgrlhf.algorithms.config import PPOConfig
 from fgrlhf.base.errors import UserError
 from fgrlhf.configs.messages import OTHER_NAMES
 from fgrlhf.configs.names import current_key, with_current_keys

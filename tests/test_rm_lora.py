@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 from slow import with_slow
 from transformers import BertConfig, BertModel
 
+from fgrlhf import base_trainer
 from fgrlhf.base.errors import UserError
-from fgrlhf.models import recompute
 from fgrlhf.models.lora import has_adapters
 from fgrlhf.reward_models.loading import load_reward_model
 from fgrlhf.reward_models.scoring import SegmentScorer, SequenceScorer
@@ -173,9 +173,9 @@ def test_layers_that_the_trunk_lacks_are_refused(tmp_path):
 def test_gradient_checkpointing_is_the_same_run(tmp_path, monkeypatch, kind, shape, lora):
     _, program = MODULES[kind]
     recomputed = []
-    original = recompute.checkpoint
+    original = base_trainer.checkpoint
     monkeypatch.setattr(
-        recompute, "checkpoint", lambda *a, **k: recomputed.append(1) or original(*a, **k)
+        base_trainer, "checkpoint", lambda *a, **k: recomputed.append(1) or original(*a, **k)
     )
     norms = []
     for on in (False, True):

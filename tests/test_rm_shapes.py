@@ -46,10 +46,11 @@ from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, write_json
 from fgrlhf.reward_models.inputs import RMInputs
 from fgrlhf.reward_models.loading import load_reward_model, load_sequence_scorer
+from fgrlhf.reward_models.network_config import shape_of_config
 from fgrlhf.reward_models.networks import LanguageModelScorer
 from fgrlhf.reward_models.prefix import text_prefix
 from fgrlhf.reward_models.scoring import shape_of
-from fgrlhf.reward_models.shapes import check_padding, reads_ahead, shape_of_config
+from fgrlhf.reward_models.shapes import check_padding, reads_ahead
 from fgrlhf.reward_models.spec import RewardModelSpec
 from fgrlhf.scorers.classifier import LabelScorer
 from fgrlhf.scorers.kinds import ClassifierScorer

@@ -9,8 +9,8 @@ from rl_helpers import PROMPTS, lengths_mask
 
 from fgrlhf.alignment import char_ends, decode, place_on_tokens
 from fgrlhf.base.errors import UserError
-from fgrlhf.evaluation import evaluate_rows
-from fgrlhf.models.decoding import Sampling
+from fgrlhf.configs.sections import Sampling
+from fgrlhf.evaluation import PolicyResponder, evaluate_rows
 from fgrlhf.rollout import collect, generate_texts, in_parts, response_seeds
 from fgrlhf.text_types import Prompt, SegmentScore
 from fgrlhf.value import ActorCritic, Value
@@ -307,4 +307,5 @@ def test_a_model_that_gives_nan_is_named(kind, which, reason):
         with pytest.raises(UserError, match=reason):
             generate_texts(model.policy, PROMPTS, Sampling(4))
         with pytest.raises(UserError, match=reason):
-            evaluate_rows(model.policy, PROMPTS, None, Sampling(4, do_sample=False), progress=False)
+            responder = PolicyResponder(model.policy, Sampling(4, do_sample=False))
+            evaluate_rows(responder, PROMPTS, progress=False)

@@ -10,13 +10,13 @@ from safetensors.torch import load_file
 from slow import with_slow
 from test_policy import sampled
 
+from fgrlhf import base_trainer
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, read_jsonl, write_json, write_jsonl
 from fgrlhf.base.program import run_main
+from fgrlhf.configs.sections import Sampling
 from fgrlhf.configs.strict import load_config
 from fgrlhf.data.formats import DEMONSTRATIONS, Demonstration
-from fgrlhf.models import recompute
-from fgrlhf.models.decoding import Sampling
 from fgrlhf.models.lora import has_adapters
 from fgrlhf.policy import load_policy
 from fgrlhf.rollout import generate_texts
@@ -762,9 +762,9 @@ def test_an_interrupted_run_with_adapters_ends_as_an_uninterrupted_one(world, mo
 def test_gradient_checkpointing_is_the_same_run(world, monkeypatch, kind, lora):
     tiny.policy(kind, dropout=0.1).save(world / "base")
     recomputed = []
-    original = recompute.checkpoint
+    original = base_trainer.checkpoint
     monkeypatch.setattr(
-        recompute, "checkpoint", lambda *a, **k: recomputed.append(1) or original(*a, **k)
+        base_trainer, "checkpoint", lambda *a, **k: recomputed.append(1) or original(*a, **k)
     )
     options = [*lora, "train.max_steps=3", "logging.log_interval=1"]
     plain = train(config(world, *options))

@@ -35,16 +35,16 @@ from test_sharding import start_ranks
 from torch import Tensor
 
 from faults.fake_sampler import altered, answer, cut, status, truncate
-from fgrlhf.algorithms.importance import sampler_gap, truncated_importance_weights
 from fgrlhf.base.background import run_parallel
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, write_json
+from fgrlhf.configs.sections import Sampling
 from fgrlhf.load import load_task
-from fgrlhf.models.decoding import Sampling
 from fgrlhf.models.lora import LoRAConfig
 from fgrlhf.rollout import response_seeds
 from fgrlhf.runs.distributed import join_rollouts
 from fgrlhf.samplers.config import VllmSamplerConfig
+from fgrlhf.samplers.correction import sampler_gap, truncated_importance_weights
 from fgrlhf.samplers.make import make_sampler
 from fgrlhf.samplers.sampler import LocalSampler
 from fgrlhf.samplers.shared_weights import VERSION_FILE, publish_weights, weights_version

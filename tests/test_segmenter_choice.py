@@ -13,11 +13,12 @@ from fgrlhf.base.errors import UserError
 from fgrlhf.configs.strict import validate
 from fgrlhf.metrics.config import MetricConfig, models_of
 from fgrlhf.reward_utils import BLANK, MULTILINGUAL, PUBLISHED, installed_segmenter
-from fgrlhf.rewards.kinds import Regex, SegmentClassifier, build_aspects
+from fgrlhf.rewards.build import build_aspects
+from fgrlhf.rewards.kinds import Regex, SegmentClassifier
 from fgrlhf.rewards.server import model_sha256
 from fgrlhf.runs import checkpoint
 from fgrlhf.runs.stage import begin, digests, stored_result
-from fgrlhf.scorers.context import RewardContext
+from fgrlhf.scorers.base import RewardContext
 from fgrlhf.scorers.kinds import SegmentModelScorer
 from fgrlhf.text_types import Prompt
 

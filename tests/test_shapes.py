@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from fgrlhf.alignment import decode, place_on_tokens, segments_before
-from fgrlhf.models.grouping import group_equal_prompts, uniform_group_size
 from fgrlhf.models.logprobs import chosen_logprobs
 from fgrlhf.models.packing import pack_responses
+from fgrlhf.models.shared_rows import group_equal_prompts, uniform_group_size
 from fgrlhf.text_types import SegmentScore
 from fgrlhf.utils import (
     check_same_shape,

@@ -5,10 +5,10 @@ import tiny
 import torch
 from transformers import DynamicCache
 
+from fgrlhf.configs.sections import Sampling
 from fgrlhf.kernels.install import shares_cache
 from fgrlhf.kernels.shared_cache import LayerCache, SharedCache, attend_to_shared_cache
 from fgrlhf.models.causal import CausalSteps, SharedCacheSteps
-from fgrlhf.models.decoding import Sampling
 
 SHARING = ["gpt2", "llama", "qwen3", "neox"]
 COPYING = ["gemma2", "bloom"]  # a sliding window; distances instead of positions

@@ -7,10 +7,10 @@ import torch
 from rl_helpers import config, trainer
 
 from fgrlhf import train_dpo, train_rl
+from fgrlhf.configs.sections import ParallelConfig
 from fgrlhf.load import load_task
+from fgrlhf.policy_trainer import start_line
 from fgrlhf.runs.distributed import strategy_notes
-from fgrlhf.runs.notes import start_line
-from fgrlhf.runs.rl_config import ParallelConfig
 
 WHOLE = "note: parallel.strategy=fsdp2 has no effect with 1 process: models stay whole"
 
@@ -26,25 +26,24 @@ def run(tmp_path):
     return trainer(config(tmp_path, logging__run_name="fine_grained"), "gpt2")
 
 
-def settings_of(run, strategy: str):
-    return run.config.model_copy(update={"parallel": ParallelConfig(strategy=strategy)})
+def use(run, strategy: str):
+    """The run's config with another way to divide models."""
+    run.config = run.config.model_copy(update={"parallel": ParallelConfig(strategy=strategy)})
+    return run.config
 
 
 def test_the_line_names_processes_device_parameters_and_folder(run, tmp_path):
     count = sum(p.numel() for p in run.policy.model.parameters())
-    settings = settings_of(run, "fsdp2")
+    use(run, "fsdp2")
     size = f"{count:,} parameters"
-    assert start_line(settings, run) == f"fine_grained: 1 process, cpu; {size}; {tmp_path}"
+    assert start_line(run) == f"fine_grained: 1 process, cpu; {size}; {tmp_path}"
     run.accelerator = group(2, device="cuda:1")
-    assert start_line(settings, run) == (
-        f"fine_grained: 2 processes, fsdp2, cuda; {size}; {tmp_path}"
-    )
+    assert start_line(run) == (f"fine_grained: 2 processes, fsdp2, cuda; {size}; {tmp_path}")
     bias = run.policy.model.transformer.ln_f.bias.requires_grad_(False)
     some = f"{size}, of which {count - bias.numel():,} are trained"
     run.accelerator = group(2)
-    assert start_line(settings_of(run, "ddp"), run) == (
-        f"fine_grained: 2 processes, ddp, cpu; {some}; {tmp_path}"
-    )
+    use(run, "ddp")
+    assert start_line(run) == (f"fine_grained: 2 processes, ddp, cpu; {some}; {tmp_path}")
 
 
 def test_a_single_process_says_that_models_stay_whole():
@@ -58,7 +57,7 @@ def test_a_single_process_says_that_models_stay_whole():
 def test_the_first_process_prints_it_before_training(
     module, is_main_process, run, monkeypatch, capsys
 ):
-    settings = settings_of(run, "fsdp2")
+    settings = use(run, "fsdp2")
     run.accelerator = group(1, is_main_process)
     run.train = lambda: print("training")
     monkeypatch.setattr(module, "build_trainer", lambda task, config: run)
@@ -67,7 +66,7 @@ def test_the_first_process_prints_it_before_training(
     module.train(load_task("tasks.numbers"), settings)
     lines = capsys.readouterr().out.splitlines()
     if is_main_process:
-        assert lines[0] == start_line(settings, run) and WHOLE in lines
+        assert lines[0] == start_line(run) and WHOLE in lines
     else:
         assert lines[:-1] == []
     assert lines[-1] == "training"

@@ -7,9 +7,16 @@ import tiny
 import torch
 
 from fgrlhf.base.errors import UserError
+from fgrlhf.configs.sections import Sampling
 from fgrlhf.evaluation import evaluate_rows
-from fgrlhf.models.decoding import Sampling
-from fgrlhf.step_search import Beam, OpenRow, StepSearch, batches_that_fit, separator_ids
+from fgrlhf.step_search import (
+    Beam,
+    OpenRow,
+    SearchResponder,
+    StepSearch,
+    batches_that_fit,
+    separator_ids,
+)
 from fgrlhf.text_types import Prompt
 
 PROMPTS = [Prompt(str(i), text) for i, text in enumerate(["the cat", "a dog sees", "two birds"])]
@@ -152,15 +159,9 @@ def test_errors():
 
 
 def test_evaluation_with_a_search():
-    rows = evaluate_rows(
-        tiny.gpt2(),
-        PROMPTS,
-        None,
-        SAMPLING,
-        reference=tiny.gpt2(),
-        search=search(beams=2),
-        progress=False,
-    )
+    responder = SearchResponder(tiny.gpt2(), search(beams=2), SAMPLING)
+    evaluated = evaluate_rows(responder, PROMPTS, reference=tiny.gpt2(), progress=False)
+    rows = [row.as_json() for row in evaluated]
     expected = search(beams=2).respond(tiny.gpt2(), PROMPTS, SAMPLING, seed=0)
     assert [row["response"] for row in rows] == texts_of(tiny.gpt2(), expected)
     assert not any("kl" in row for row in rows)  # the responses are no samples of the policy

@@ -8,11 +8,11 @@ import torch
 from transformers import get_scheduler
 
 from fgrlhf.base.errors import UserError
+from fgrlhf.base_trainer import tie_note
 from fgrlhf.runs.batching import micro_batches
 from fgrlhf.runs.checkpoint import model_to_install, steps_to_keep
 from fgrlhf.runs.distributed import check_environment
 from fgrlhf.runs.optimizer import decayed
-from fgrlhf.runs.ties import tie_note
 from fgrlhf.supervised_trainer import SupervisedTrainer
 
 

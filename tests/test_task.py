@@ -17,7 +17,7 @@ from fgrlhf.evaluation import check_metrics_fit, metric_columns
 from fgrlhf.load import code_of, data_of, load_task
 from fgrlhf.reward import CombinedReward
 from fgrlhf.rewards.kind import RuleReward
-from fgrlhf.runs.notes import note_changed_code
+from fgrlhf.runs.occupied import note_changed_code
 from fgrlhf.task import Task
 from fgrlhf.task_config import rl_config
 from fgrlhf.text_types import Prompt, SegmentScore
@@ -110,7 +110,7 @@ def sha256_of(text: str) -> str:
 def test_a_change_of_the_code_is_noted(tmp_path, monkeypatch, capsys):
     code = tmp_path / "reward.py"
     code.write_text("1")
-    monkeypatch.setattr("fgrlhf.runs.notes.code_of", lambda task: {"reward.py": str(code)})
+    monkeypatch.setattr("fgrlhf.runs.occupied.code_of", lambda task: {"reward.py": str(code)})
     config: Any = {}  # names no class of the user
     run = tmp_path / "run"
     run.mkdir()

@@ -8,7 +8,7 @@ from transformers import T5ForConditionalGeneration
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_json
 from fgrlhf.cli import tiny_model
-from fgrlhf.models.decoding import Sampling
+from fgrlhf.configs.sections import Sampling
 from fgrlhf.models.tiny import (
     DECODER_LOOKS_BACK,
     ENCODER_LOOKS_BACK,

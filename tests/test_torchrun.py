@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.distributed.run import parse_args
 
-from fgrlhf.base.orphan import parent_mark
+from fgrlhf.base.processes import parent_mark
 from fgrlhf.base.shared_messages import share_messages
 from fgrlhf.cli import torchrun as module
 

@@ -16,7 +16,7 @@ from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json
 from fgrlhf.base.seeds import derive_seed
 from fgrlhf.dev_evaluation import dev_evaluation
-from fgrlhf.evaluation import evaluate_rows
+from fgrlhf.evaluation import PolicyResponder, evaluate_rows
 from fgrlhf.policy import load_policy
 from fgrlhf.reward import AtEnd, CombinedReward
 from fgrlhf.runs.step_metrics import rollout_metrics
@@ -677,24 +677,17 @@ def test_training_and_evaluation_have_one_kl(kind, tmp_path):
     evaluate = dev_evaluation(Task("any"), cfg, run.prompts, None, run.reference, run.accelerator)
     dev = dict(evaluate(run.policy))["kl"]
     assert isinstance(dev, Interval) and not dev.has_bounds  # of four prompts
-    sampling = cfg.model.policy_model.eval_generation_kwargs.sampling(cfg.env.max_generated_len)
-    stage = evaluate_rows(
-        run.policy,
-        run.prompts,
-        None,
-        sampling,
-        reference=run.reference,
-        progress=False,
-        temperature=cfg.logprob_temperature,
+    at_temperature = PolicyResponder(
+        run.policy, cfg.eval_sampling, temperature=cfg.logprob_temperature
     )
+    stage = evaluate_rows(at_temperature, run.prompts, reference=run.reference, progress=False)
     assert dev.mean == pytest.approx(kl, abs=1e-4) and sum(
-        row["kl"] for row in stage
+        row.as_json()["kl"] for row in stage
     ) / 4 == pytest.approx(kl, abs=1e-4)
-    plain = evaluate_rows(
-        run.policy, run.prompts, None, sampling, reference=run.reference, progress=False
-    )
+    responder = PolicyResponder(run.policy, cfg.eval_sampling)
+    plain = evaluate_rows(responder, run.prompts, reference=run.reference, progress=False)
     # at another temperature it is another number
-    assert abs(sum(row["kl"] for row in plain) / 4 - kl) > 0.01
+    assert abs(sum(row.as_json()["kl"] for row in plain) / 4 - kl) > 0.01
 
 
 def test_a_remote_reward_is_asked_before_the_log_probabilities_are_computed(tmp_path):

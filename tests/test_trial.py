@@ -22,15 +22,15 @@ from transformers import (
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, write_json
+from fgrlhf.configs.sections import Sampling
 from fgrlhf.kernels.install import shares_cache
 from fgrlhf.kernels.shared_cache import SHARED_CACHE
 from fgrlhf.models import sharding, trial
 from fgrlhf.models.causal import CausalSteps
-from fgrlhf.models.decoding import Sampling
 from fgrlhf.models.encoder_decoder import EncoderDecoderSteps, encode_prompts
 from fgrlhf.models.shared_rows import can_share
 from fgrlhf.models.top_layers import count_layers
-from fgrlhf.models.windows import decoder_windows_of, windows_of
+from fgrlhf.models.trial import decoder_windows_of, windows_of
 from fgrlhf.policy import CausalPolicy, T5Policy, load_policy
 from fgrlhf.runs.rl_config import LoRAConfig
 

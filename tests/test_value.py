@@ -5,8 +5,9 @@ from rl_helpers import PROMPTS
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.seeds import derive_seed
-from fgrlhf.models.decoding import Sampling
-from fgrlhf.value import ActorCritic, T5Value, Value, ValueHead, load_value
+from fgrlhf.configs.sections import Sampling
+from fgrlhf.policy import load_value
+from fgrlhf.value import ActorCritic, T5Value, Value, ValueHead
 
 KINDS = ["t5", "gpt2", "flan", "bart", "llama"]
 

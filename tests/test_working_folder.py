@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from fgrlhf.algorithms.registry import import_algorithm
-from fgrlhf.base.working_folder import import_module
-from fgrlhf.configs.user_class import make_object
+from fgrlhf.configs.user_class import import_module, make_object
 from fgrlhf.load import load_task
 
 REWARD = """
@@ -41,8 +40,7 @@ def test_a_task_in_the_working_directory(as_command):
 
 def test_an_algorithm_in_the_working_directory(as_command):
     (as_command / "my_algorithm.py").write_text(
-        "from fgrlhf.algorithms.registry import ALGORITHMS\n\n"
-        "class Mine(ALGORITHMS['reinforce']):\n    pass\n"
+        "from fgrlhf.algorithms.reinforce import Reinforce\n\nclass Mine(Reinforce):\n    pass\n"
     )
     assert import_algorithm("my_algorithm.Mine").__name__ == "Mine"
 

@@ -10,7 +10,6 @@ __all__ = [
     "gpg",
     "group",
     "grpo",
-    "importance",
     "kl",
     "losses",
     "nlpo",

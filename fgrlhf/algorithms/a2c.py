@@ -1,18 +1,10 @@
 """Advantage actor-critic (Mnih et al. 2016, arXiv 1602.01783), one pass over each rollout."""
 
-from typing import Literal
-
 from fgrlhf.algorithms.actor_critic import ActorCriticAlgorithm
-from fgrlhf.algorithms.config import JointLossConfig
+from fgrlhf.algorithms.config import A2CConfig
 from fgrlhf.algorithms.losses import policy_gradient_loss
 from fgrlhf.algorithms.metrics import policy_metrics
 from fgrlhf.types import Advantages, PolicyOutput, Rollout, TokenLoss
-
-
-class A2CConfig(JointLossConfig):
-    """Advantage actor-critic."""
-
-    name: Literal["a2c"] = "a2c"
 
 
 class A2C(ActorCriticAlgorithm):

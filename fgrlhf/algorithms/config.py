@@ -1,12 +1,13 @@
-"""Settings that several algorithms share: the base classes of their config classes.
+"""The settings of the algorithms: a config class for each, and base classes for what they share.
 
-Each algorithm's module defines the config class of its section `algorithm:` in YAML, which declares
-the keys that the algorithm reads:
+The config class of an algorithm declares the keys of the section `algorithm:` that it reads:
 
     AlgorithmConfig                    every algorithm
       ActorCriticConfig                GAE and a critic                           trpo
         JointLossConfig                one loss trains policy and critic          a2c
           ClippedRatioConfig           the loss clips the policy's ratio          ppo, nlpo
+      GroupConfig                      compares the samples of a prompt           rloo, grpo, gpg
+      ReinforceConfig                  a baseline from the batch                  reinforce
 
 Changing `algorithm.name` is enough to switch the algorithm: a shared setting that the chosen
 algorithm does not read is not an error. It is dropped from the config and listed when the run
@@ -139,3 +140,156 @@ class ClippedRatioConfig(JointLossConfig):
 
 
 SHARED_SETTINGS = frozenset(ClippedRatioConfig.model_fields) - {"name"}
+
+
+# ---- the algorithms ----------------------------------------------------------------------------
+
+
+class PPOConfig(ClippedRatioConfig):
+    """Proximal policy optimisation."""
+
+    name: Literal["ppo"] = "ppo"
+
+
+class A2CConfig(JointLossConfig):
+    """Advantage actor-critic."""
+
+    name: Literal["a2c"] = "a2c"
+
+
+class NLPOConfig(ClippedRatioConfig):
+    """PPO restricted to plausible tokens."""
+
+    name: Literal["nlpo"] = "nlpo"
+    top_p: float | None = Field(
+        default=0.9,
+        gt=0,
+        le=1,
+        description="allow the mask policy's smallest set of tokens with this probability",
+    )
+    top_k: Count | None = Field(
+        default=None, description="allow the mask policy's k most probable tokens"
+    )
+    sync_every: Count = Field(
+        default=10, description="rollout steps between updates of the mask policy"
+    )
+
+    @model_validator(mode="after")
+    def _one_kind_of_mask(self):
+        if (self.top_p is None) == (self.top_k is None):
+            given = "both null" if self.top_p is None else "both given"
+            raise ValueError(
+                f"top_p and top_k are {given}, but nlpo's mask needs exactly one of them: set"
+                " algorithm.top_p=0.9, or algorithm.top_k=50 with algorithm.top_p=null, or use ppo"
+            )
+        return self
+
+    def mistakes(self, run: RunSettings) -> list[str]:
+        if run.num_beams == 1:
+            return []
+        return [
+            "model.policy_model.train_generation_kwargs.num_beams is more than 1, but `nlpo`"
+            " masks tokens as they are sampled: set num_beams=1 and do_sample=true, or use"
+            " algorithm.name=ppo"
+        ]
+
+
+class TRPOConfig(ActorCriticConfig):
+    """Trust region policy optimisation."""
+
+    name: Literal["trpo"] = "trpo"
+    max_kl: Positive = Field(
+        default=0.01, description="bound on a step's KL(old || new), nats per token"
+    )
+    cg_steps: int = Field(default=10, ge=1, le=1000, description="steps of conjugate gradients")
+    cg_damping: Coefficient = Field(
+        default=0.1,
+        description="added to the Fisher matrix, as a fraction of the curvature along the gradient",
+    )
+    line_search_steps: int = Field(
+        default=10, ge=1, le=100, description="step sizes tried, each half of the one before it"
+    )
+
+    def mistakes(self, run: RunSettings) -> list[str]:
+        mistakes = []
+        if run.shares_trunk:
+            mistakes.append(
+                "model.value_model.policy_value_sharing is true, but `trpo` bounds how far the"
+                " policy moves, and a critic on the same trunk would move it too: set it to false"
+                " and give model.value_model.ckpt, or use algorithm.name=ppo"
+            )
+        if run.dropout:
+            mistakes.append(
+                "train.dropout is true, but `trpo` compares the policy before and after a step, and"
+                " with dropout every pass differs: set train.dropout=false, or use"
+                " algorithm.name=ppo"
+            )
+        return mistakes
+
+
+class ReinforceConfig(AlgorithmConfig):
+    """Reward-to-go minus a baseline from the batch."""
+
+    name: Literal["reinforce"] = "reinforce"
+    baseline: Literal["none", "mean", "position"] = Field(
+        default="position",
+        description=(
+            "subtract the batch's mean return (mean) or mean reward-to-go at the token (position)"
+        ),
+    )
+
+
+class GroupConfig(AlgorithmConfig):
+    """Settings of the group-relative algorithms."""
+
+    credit: Literal["segment", "response"] = Field(
+        default="segment",
+        description=(
+            "response: one advantage per response, from the summed rewards; segment: reward-to-go"
+            " per aspect and segment"
+        ),
+    )
+
+    def mistakes(self, run: RunSettings) -> list[str]:
+        K = run.samples_per_prompt
+        mistakes = []
+        if K < 2:
+            mistakes.append(
+                f"env.train_num_samples_per_input is {K}, but `{self.name}` compares the samples of"
+                " one prompt, which needs a second one: set it to 2 or more, or use"
+                " algorithm.name=reinforce"
+            )
+        if not run.do_sample:
+            mistakes.append(
+                "model.policy_model.train_generation_kwargs.do_sample is false, but"
+                f" `{self.name}` compares the samples of one prompt, which would all be the same:"
+                " set do_sample=true and num_beams=1, or use algorithm.name=reinforce"
+            )
+        return mistakes
+
+
+class RLOOConfig(GroupConfig):
+    """REINFORCE leave-one-out."""
+
+    name: Literal["rloo"] = "rloo"
+
+
+class GRPOConfig(GroupConfig):
+    """Group relative policy optimisation."""
+
+    name: Literal["grpo"] = "grpo"
+    normalize: bool = Field(
+        default=True, description="divide by the standard deviation of the prompt's samples"
+    )
+    clip_low: float = Field(
+        default=0.2, gt=0, le=1, description="clip the ratio below 1 - clip_low"
+    )
+    clip_high: Positive = Field(default=0.2, description="clip the ratio above 1 + clip_high")
+    kl_in: Literal["reward", "loss"] = Field(default="loss", description=KL_IN)
+
+
+class GPGConfig(GroupConfig):
+    """Group policy gradient."""
+
+    name: Literal["gpg"] = "gpg"
+    kl_in: Literal["reward", "loss"] = Field(default="loss", description=KL_IN)

@@ -1,21 +1,11 @@
 """Group policy gradient (Chu et al. 2025, arXiv 2504.02546): no critic, no ratio, no clipping."""
 
-from typing import Literal
-
-from pydantic import Field
 from torch import Tensor
 
 from fgrlhf.algorithms.advantages import group_spread
-from fgrlhf.algorithms.config import KL_IN
-from fgrlhf.algorithms.group import GroupConfig, GroupRelative
+from fgrlhf.algorithms.config import GPGConfig
+from fgrlhf.algorithms.group import GroupRelative
 from fgrlhf.types import Advantages, Rollout, TokenReward
-
-
-class GPGConfig(GroupConfig):
-    """Group policy gradient."""
-
-    name: Literal["gpg"] = "gpg"
-    kl_in: Literal["reward", "loss"] = Field(default="loss", description=KL_IN)
 
 
 def gpg_scale(spread_B: Tensor) -> Tensor:

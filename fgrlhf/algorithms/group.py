@@ -3,48 +3,16 @@
 They compare the samples of one prompt, response by response or segment by segment.
 """
 
-from typing import Literal
-
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from fgrlhf.algorithms.advantages import response_advantages, segment_advantages
-from fgrlhf.algorithms.config import AlgorithmConfig, RunSettings
+from fgrlhf.algorithms.config import GroupConfig
 from fgrlhf.algorithms.losses import policy_gradient_loss
 from fgrlhf.algorithms.metrics import policy_metrics
 from fgrlhf.algorithms.protocol import Algorithm
 from fgrlhf.alignment import segments_before
 from fgrlhf.types import Advantages, PolicyOutput, Rollout, TokenLoss, TokenReward
-
-
-class GroupConfig(AlgorithmConfig):
-    """Settings of the group-relative algorithms."""
-
-    credit: Literal["segment", "response"] = Field(
-        default="segment",
-        description=(
-            "response: one advantage per response, from the summed rewards; segment: reward-to-go"
-            " per aspect and segment"
-        ),
-    )
-
-    def mistakes(self, run: RunSettings) -> list[str]:
-        K = run.samples_per_prompt
-        mistakes = []
-        if K < 2:
-            mistakes.append(
-                f"env.train_num_samples_per_input is {K}, but `{self.name}` compares the samples of"
-                " one prompt, which needs a second one: set it to 2 or more, or use"
-                " algorithm.name=reinforce"
-            )
-        if not run.do_sample:
-            mistakes.append(
-                "model.policy_model.train_generation_kwargs.do_sample is false, but"
-                f" `{self.name}` compares the samples of one prompt, which would all be the same:"
-                " set do_sample=true and num_beams=1, or use algorithm.name=reinforce"
-            )
-        return mistakes
 
 
 class GroupRelative(Algorithm):

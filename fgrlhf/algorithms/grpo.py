@@ -3,35 +3,17 @@
 PPO's clipped ratio without a critic.
 """
 
-from typing import Literal
-
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from fgrlhf.algorithms.advantages import group_spread, group_std
-from fgrlhf.algorithms.config import KL_IN
-from fgrlhf.algorithms.group import GroupConfig, GroupRelative
+from fgrlhf.algorithms.config import GRPOConfig
+from fgrlhf.algorithms.group import GroupRelative
 from fgrlhf.algorithms.losses import clipped_policy_loss
 from fgrlhf.algorithms.metrics import policy_metrics
-from fgrlhf.configs.strict import Positive
 from fgrlhf.types import Advantages, PolicyOutput, Rollout, TokenLoss, TokenReward
 
 EPS = 1e-4  # as in TRL: small differences between the samples of a prompt are not magnified
-
-
-class GRPOConfig(GroupConfig):
-    """Group relative policy optimisation."""
-
-    name: Literal["grpo"] = "grpo"
-    normalize: bool = Field(
-        default=True, description="divide by the standard deviation of the prompt's samples"
-    )
-    clip_low: float = Field(
-        default=0.2, gt=0, le=1, description="clip the ratio below 1 - clip_low"
-    )
-    clip_high: Positive = Field(default=0.2, description="clip the ratio above 1 + clip_high")
-    kl_in: Literal["reward", "loss"] = Field(default="loss", description=KL_IN)
 
 
 class GRPO(GroupRelative):

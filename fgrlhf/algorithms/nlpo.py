@@ -10,55 +10,15 @@ sampling, log-probabilities, entropy and PPO's loss work on it unchanged.
 """
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from pydantic import Field, model_validator
-
-from fgrlhf.algorithms.config import ClippedRatioConfig, RunSettings
+from fgrlhf.algorithms.config import NLPOConfig
 from fgrlhf.algorithms.ppo import PPO
-from fgrlhf.configs.strict import Count
 from fgrlhf.types import Rollout
 
 if TYPE_CHECKING:
     from fgrlhf.masked_policy import MaskedPolicy
     from fgrlhf.models.base import Policy
-
-
-class NLPOConfig(ClippedRatioConfig):
-    """PPO restricted to plausible tokens."""
-
-    name: Literal["nlpo"] = "nlpo"
-    top_p: float | None = Field(
-        default=0.9,
-        gt=0,
-        le=1,
-        description="allow the mask policy's smallest set of tokens with this probability",
-    )
-    top_k: Count | None = Field(
-        default=None, description="allow the mask policy's k most probable tokens"
-    )
-    sync_every: Count = Field(
-        default=10, description="rollout steps between updates of the mask policy"
-    )
-
-    @model_validator(mode="after")
-    def _one_kind_of_mask(self):
-        if (self.top_p is None) == (self.top_k is None):
-            given = "both null" if self.top_p is None else "both given"
-            raise ValueError(
-                f"top_p and top_k are {given}, but nlpo's mask needs exactly one of them: set"
-                " algorithm.top_p=0.9, or algorithm.top_k=50 with algorithm.top_p=null, or use ppo"
-            )
-        return self
-
-    def mistakes(self, run: RunSettings) -> list[str]:
-        if run.num_beams == 1:
-            return []
-        return [
-            "model.policy_model.train_generation_kwargs.num_beams is more than 1, but `nlpo`"
-            " masks tokens as they are sampled: set num_beams=1 and do_sample=true, or use"
-            " algorithm.name=ppo"
-        ]
 
 
 class NLPO(PPO):

@@ -1,18 +1,10 @@
 """Proximal policy optimisation (Schulman et al. 2017, arXiv 1707.06347): the paper's algorithm."""
 
-from typing import Literal
-
 from fgrlhf.algorithms.actor_critic import ActorCriticAlgorithm
-from fgrlhf.algorithms.config import ClippedRatioConfig
+from fgrlhf.algorithms.config import ClippedRatioConfig, PPOConfig
 from fgrlhf.algorithms.losses import clipped_policy_loss
 from fgrlhf.algorithms.metrics import policy_metrics
 from fgrlhf.types import Advantages, PolicyOutput, Rollout, TokenLoss
-
-
-class PPOConfig(ClippedRatioConfig):
-    """Proximal policy optimisation."""
-
-    name: Literal["ppo"] = "ppo"
 
 
 class PPO(ActorCriticAlgorithm):

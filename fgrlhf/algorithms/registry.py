@@ -1,42 +1,37 @@
 """The on-policy algorithms by name, and the section `algorithm:` of an RL run's YAML.
 
-`algorithm.name` is a key of `ALGORITHMS`, or `python` for an algorithm outside the library. Then
+`algorithm.name` is one of `ALGORITHMS`, or `python` for an algorithm outside the library. Then
 `of` is the import path of its class, and the other keys are those of its `config_class`.
 
     algorithm: {name: python, of: my_package.my_module.MyAlgorithm, kl_coef: 0.1, bonus: 2.0}
 """
 
+from collections.abc import Callable, Collection
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
-from pydantic import BeforeValidator, Discriminator, Field, SerializeAsAny, Tag, create_model
+from pydantic import (
+    BeforeValidator,
+    Discriminator,
+    Field,
+    SerializeAsAny,
+    Tag,
+    ValidationError,
+    create_model,
+)
+from pydantic_core import InitErrorDetails
 
-from fgrlhf.algorithms.a2c import A2C, A2CConfig
+from fgrlhf.algorithms import config as settings
 from fgrlhf.algorithms.config import SHARED_SETTINGS, AlgorithmConfig
-from fgrlhf.algorithms.gpg import GPG, GPGConfig
-from fgrlhf.algorithms.grpo import GRPO, GRPOConfig
-from fgrlhf.algorithms.nlpo import NLPO, NLPOConfig
-from fgrlhf.algorithms.ppo import PPO, PPOConfig
-from fgrlhf.algorithms.protocol import Algorithm
-from fgrlhf.algorithms.reinforce import Reinforce, ReinforceConfig
-from fgrlhf.algorithms.rloo import RLOO, RLOOConfig
-from fgrlhf.algorithms.trpo import TRPO, TRPOConfig
-from fgrlhf.base.errors import suggestion
-from fgrlhf.base.working_folder import import_module
+from fgrlhf.base.errors import UserError, suggestion
 from fgrlhf.configs.messages import Mistakes
 from fgrlhf.configs.strict import refuse
+from fgrlhf.configs.user_class import class_path, import_object
 
-ALGORITHMS: dict[str, type[Algorithm]] = {
-    "ppo": PPO,
-    "a2c": A2C,
-    "reinforce": Reinforce,
-    "rloo": RLOO,
-    "grpo": GRPO,
-    "gpg": GPG,
-    "trpo": TRPO,
-    "nlpo": NLPO,
-}
+if TYPE_CHECKING:
+    from fgrlhf.algorithms.protocol import Algorithm
 
+ALGORITHMS = ("ppo", "a2c", "reinforce", "rloo", "grpo", "gpg", "trpo", "nlpo")
 HOOKS = ("training_policy", "before_rollout", "after_rollout", "update")
 # Attributes that the class of an algorithm must have; `Algorithm` defines the hooks.
 REQUIRED = (
@@ -56,40 +51,76 @@ class PythonAlgorithmConfig(AlgorithmConfig):
     of: str = Field(description="import path of its class: my_package.my_module.MyAlgorithm")
 
 
-def algorithm_class(config: AlgorithmConfig) -> type[Algorithm]:
+def algorithm_class(config: AlgorithmConfig) -> "type[Algorithm]":
     """The class that reads these settings."""
     if isinstance(config, PythonAlgorithmConfig):
         return import_algorithm(config.of)
-    return ALGORITHMS[config.name]
+    return library_algorithm(config.name)
 
 
-def has_own_hooks(algorithm: type[Algorithm]) -> bool:
-    """Whether an algorithm changes the policy, its rollouts or its update by a hook of its own."""
-    return any(getattr(algorithm, name) is not getattr(Algorithm, name) for name in HOOKS)
+def library_algorithm(name: str) -> "type[Algorithm]":
+    """Import the class of one of `ALGORITHMS`: a run imports only the one that its config names."""
+    match name:
+        case "ppo":
+            from fgrlhf.algorithms.ppo import PPO
+
+            return PPO
+        case "a2c":
+            from fgrlhf.algorithms.a2c import A2C
+
+            return A2C
+        case "reinforce":
+            from fgrlhf.algorithms.reinforce import Reinforce
+
+            return Reinforce
+        case "rloo":
+            from fgrlhf.algorithms.rloo import RLOO
+
+            return RLOO
+        case "grpo":
+            from fgrlhf.algorithms.grpo import GRPO
+
+            return GRPO
+        case "gpg":
+            from fgrlhf.algorithms.gpg import GPG
+
+            return GPG
+        case "trpo":
+            from fgrlhf.algorithms.trpo import TRPO
+
+            return TRPO
+        case "nlpo":
+            from fgrlhf.algorithms.nlpo import NLPO
+
+            return NLPO
+        case _:
+            raise ValueError(f"there is no algorithm `{name}`")
 
 
-def import_algorithm(path: str) -> type[Algorithm]:
+def algorithms_with_critic() -> list[str]:
+    """The names of the library's algorithms that need a critic."""
+    return [name for name in ALGORITHMS if library_algorithm(name).needs_values]
+
+
+def own_hooks(algorithm: "type[Algorithm]") -> list[str]:
+    """The hooks by which an algorithm changes the policy, its rollouts or its update."""
+    from fgrlhf.algorithms.protocol import Algorithm  # with torch, as all algorithms
+
+    return [name for name in HOOKS if getattr(algorithm, name) is not getattr(Algorithm, name)]
+
+
+def import_algorithm(path: str) -> "type[Algorithm]":
     """Import an algorithm's class.
 
     Raises:
       ValueError: there is no such module or class, or the class is not an algorithm.
     """
-    module_name, _, class_name = path.rpartition(".")
-    example = "name a class with its module, as in my_package.my_module.MyAlgorithm"
-    if not module_name:
-        raise ValueError(f"`{path}` has no module: {example}")
     try:
-        module = import_module(module_name)
-    except ImportError as error:
-        raise ValueError(
-            f"the module `{module_name}` cannot be imported ({error}): {example}, and start Python"
-            " where it is found (PYTHONPATH)"
-        ) from None
-    if not hasattr(module, class_name):
-        raise ValueError(f"`{module_name}` has no `{class_name}`: {example}")
-    algorithm = getattr(module, class_name)
+        algorithm = import_object("algorithm", class_path(path))
+    except UserError as error:
+        raise ValueError(str(error)) from None
     if not isinstance(algorithm, type):
-        raise ValueError(f"`{path}` is not a class: {example}")
+        raise ValueError(f"`{path}` is not a class: name one, as in my_package.my_module.Mine")
     abstract = getattr(algorithm, "__abstractmethods__", ())
     missing = [name for name in REQUIRED if not hasattr(algorithm, name) or name in abstract]
     if missing:
@@ -102,7 +133,7 @@ def import_algorithm(path: str) -> type[Algorithm]:
             f"config_class of `{path}` is {algorithm.config_class.__name__}: inherit it from"
             " fgrlhf.algorithms.config.AlgorithmConfig"
         )
-    return algorithm
+    return cast("type[Algorithm]", algorithm)
 
 
 @cache
@@ -141,14 +172,14 @@ if TYPE_CHECKING:
     AnyAlgorithm = AlgorithmConfig
 else:
     AnyAlgorithm = Annotated[
-        Annotated[PPOConfig, Tag("ppo")]
-        | Annotated[A2CConfig, Tag("a2c")]
-        | Annotated[ReinforceConfig, Tag("reinforce")]
-        | Annotated[RLOOConfig, Tag("rloo")]
-        | Annotated[GRPOConfig, Tag("grpo")]
-        | Annotated[GPGConfig, Tag("gpg")]
-        | Annotated[TRPOConfig, Tag("trpo")]
-        | Annotated[NLPOConfig, Tag("nlpo")]
+        Annotated[settings.PPOConfig, Tag("ppo")]
+        | Annotated[settings.A2CConfig, Tag("a2c")]
+        | Annotated[settings.ReinforceConfig, Tag("reinforce")]
+        | Annotated[settings.RLOOConfig, Tag("rloo")]
+        | Annotated[settings.GRPOConfig, Tag("grpo")]
+        | Annotated[settings.GPGConfig, Tag("gpg")]
+        | Annotated[settings.TRPOConfig, Tag("trpo")]
+        | Annotated[settings.NLPOConfig, Tag("nlpo")]
         | Annotated[
             SerializeAsAny[PythonAlgorithmConfig],
             BeforeValidator(_read_python_algorithm),
@@ -156,3 +187,69 @@ else:
         ],
         Discriminator(_name_of),
     ]
+
+
+# ---- the published section -----------------------------------------------------------------------
+
+# The published files have PPO's settings under `ppo:`. They load unchanged: each key moves to
+# `algorithm:`, and error messages name the key as in the file.
+
+
+def read_with_ppo_section(tree: dict, read: Callable[[dict], Any]) -> Any:
+    """The config that `read` builds from `tree`, with the keys of `ppo` moved to `algorithm`.
+
+    Raises:
+      ValidationError: the mistakes in the moved keys and all others.
+    """
+    section = tree["ppo"]
+    others = {name: value for name, value in tree.items() if name != "ppo"}
+    if not isinstance(section, dict):
+        raise Mistakes([("ppo", "it is not a mapping of keys: write it as in the published files")])
+    algorithm = others.get("algorithm", {})
+    if not isinstance(algorithm, dict):  # `read` reports the mistake
+        return read(others)
+
+    mistakes = _mistakes_in(section, algorithm)
+    wrong = {name for name, _ in mistakes}
+    moved = {key: value for key, value in section.items() if f"ppo.{key}" not in wrong}
+    problems = []
+    config = None
+    try:
+        config = read({**others, "algorithm": {**algorithm, **moved}})
+    except ValidationError as error:
+        problems = [_as_in_the_file(problem, moved) for problem in error.errors()]
+    if mistakes:
+        context = {"error": Mistakes(mistakes)}
+        problems.append(InitErrorDetails(type="value_error", loc=(), input=tree, ctx=context))
+    if problems:
+        raise ValidationError.from_exception_data("config", problems)
+    return config
+
+
+def _mistakes_in(section: dict, algorithm: dict) -> list[tuple[str, str]]:
+    """The keys of the section `ppo` that cannot be moved to `algorithm`, each with its mistake."""
+    mistakes = []
+    for key in section:
+        if key not in SHARED_SETTINGS:
+            hint = suggestion(str(key), sorted(SHARED_SETTINGS))
+            mistakes.append((f"ppo.{key}", f"unknown key; {hint}"))
+        elif key in algorithm:
+            text = (
+                f"it is also given as algorithm.{key}={algorithm[key]}, and `ppo` is the published"
+                " name of the section `algorithm`: leave one of the two out"
+            )
+            mistakes.append((f"ppo.{key}", text))
+    return mistakes
+
+
+def _as_in_the_file(problem: Any, moved: Collection[str]) -> InitErrorDetails:
+    """A pydantic error with the location that the key has in the file."""
+    loc = problem["loc"]
+    context = problem.get("ctx", {})
+    if loc[:1] == ("algorithm",):
+        mistakes = context.get("error")
+        if len(loc) > 2 and loc[2] in moved:  # pydantic inserts a name: ("algorithm", "ppo", "lam")
+            loc = ("ppo", *loc[2:])
+        elif isinstance(mistakes, Mistakes) and all(key in moved for key, _ in mistakes.mistakes):
+            loc = ("ppo",)
+    return InitErrorDetails(type=problem["type"], loc=loc, input=problem["input"], ctx=context)

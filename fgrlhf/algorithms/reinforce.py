@@ -1,28 +1,13 @@
 """REINFORCE (Williams 1992): each token's reward-to-go, minus a baseline from the batch."""
 
-from typing import Literal
-
-from pydantic import Field
 from torch import Tensor
 
 from fgrlhf.algorithms.advantages import position_mean, reward_to_go
-from fgrlhf.algorithms.config import AlgorithmConfig
+from fgrlhf.algorithms.config import ReinforceConfig
 from fgrlhf.algorithms.losses import policy_gradient_loss
 from fgrlhf.algorithms.metrics import policy_metrics
 from fgrlhf.algorithms.protocol import Algorithm
 from fgrlhf.types import Advantages, PolicyOutput, Rollout, TokenLoss, TokenReward
-
-
-class ReinforceConfig(AlgorithmConfig):
-    """Reward-to-go minus a baseline from the batch."""
-
-    name: Literal["reinforce"] = "reinforce"
-    baseline: Literal["none", "mean", "position"] = Field(
-        default="position",
-        description=(
-            "subtract the batch's mean return (mean) or mean reward-to-go at the token (position)"
-        ),
-    )
 
 
 def reinforce_advantages(

@@ -1,17 +1,10 @@
 """REINFORCE leave-one-out (Kool et al. 2019; Ahmadian et al. 2024, arXiv 2402.14740)."""
 
-from typing import Literal
-
 from torch import Tensor
 
-from fgrlhf.algorithms.group import GroupConfig, GroupRelative
+from fgrlhf.algorithms.config import RLOOConfig
+from fgrlhf.algorithms.group import GroupRelative
 from fgrlhf.types import Advantages, Rollout, TokenReward
-
-
-class RLOOConfig(GroupConfig):
-    """REINFORCE leave-one-out."""
-
-    name: Literal["rloo"] = "rloo"
 
 
 class RLOO(GroupRelative):

@@ -16,19 +16,17 @@ the bound and the objective has risen. The critic is trained separately, with Ad
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import torch
-from pydantic import Field
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fgrlhf.algorithms.actor_critic import ActorCriticAlgorithm
-from fgrlhf.algorithms.config import ActorCriticConfig, RunSettings
+from fgrlhf.algorithms.config import TRPOConfig
 from fgrlhf.algorithms.losses import surrogate_loss
 from fgrlhf.algorithms.metrics import add_token_means, mean_of, policy_metrics
 from fgrlhf.algorithms.protocol import Trainer
-from fgrlhf.configs.strict import Coefficient, Positive
 from fgrlhf.types import Advantages, PolicyOutput, Rollout, TokenLoss
 from fgrlhf.utils import check_same_shape, masked_sum
 
@@ -37,39 +35,6 @@ if TYPE_CHECKING:
 
 TOLERANCE = 1e-10  # of conjugate gradients, relative to |b|^2
 LEAST_CURVATURE = 1e-12  # along the step's direction; keeps the step finite if the KL is flat
-
-
-class TRPOConfig(ActorCriticConfig):
-    """Trust region policy optimisation."""
-
-    name: Literal["trpo"] = "trpo"
-    max_kl: Positive = Field(
-        default=0.01, description="bound on a step's KL(old || new), nats per token"
-    )
-    cg_steps: int = Field(default=10, ge=1, le=1000, description="steps of conjugate gradients")
-    cg_damping: Coefficient = Field(
-        default=0.1,
-        description="added to the Fisher matrix, as a fraction of the curvature along the gradient",
-    )
-    line_search_steps: int = Field(
-        default=10, ge=1, le=100, description="step sizes tried, each half of the one before it"
-    )
-
-    def mistakes(self, run: RunSettings) -> list[str]:
-        mistakes = []
-        if run.shares_trunk:
-            mistakes.append(
-                "model.value_model.policy_value_sharing is true, but `trpo` bounds how far the"
-                " policy moves, and a critic on the same trunk would move it too: set it to false"
-                " and give model.value_model.ckpt, or use algorithm.name=ppo"
-            )
-        if run.dropout:
-            mistakes.append(
-                "train.dropout is true, but `trpo` compares the policy before and after a step, and"
-                " with dropout every pass differs: set train.dropout=false, or use"
-                " algorithm.name=ppo"
-            )
-        return mistakes
 
 
 def conjugate_gradient(matrix_product: Callable[[Tensor], Tensor], b: Tensor, steps: int) -> Tensor:

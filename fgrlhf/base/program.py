@@ -9,8 +9,7 @@ from collections.abc import Sequence
 
 from fgrlhf.base.errors import UserError, printable, shorten
 from fgrlhf.base.interrupts import Terminated, raise_at_interrupts
-from fgrlhf.base.orphan import end_with_parent
-from fgrlhf.base.process_group import end_process_of_group
+from fgrlhf.base.processes import end_process_of_group, end_with_parent
 from fgrlhf.base.secrets import mask_secrets
 from fgrlhf.base.shared_messages import print_once
 

@@ -7,14 +7,13 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.base.errors import UserError, counted, shorten
 from fgrlhf.cli.data_summaries import summary
 from fgrlhf.configs.strict import Count, Separator, StrictModel, refuse
 from fgrlhf.data.accepted import accepted
 from fgrlhf.data.checks import by_problem, refuse_rows, type_name
 from fgrlhf.data.format import Format
 from fgrlhf.data.formats import COMPARISONS, FORMATS, JUDGEMENTS, PROMPTS, SPANS, STEPS
-from fgrlhf.data.problems import counted
 from fgrlhf.data.quotes import Offsets, quote_notes
 from fgrlhf.data.read import read_rows
 from fgrlhf.data.rows import Row, RowError

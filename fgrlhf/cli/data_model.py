@@ -6,7 +6,7 @@ from pydantic import Field
 
 from fgrlhf.base.errors import UserError, shorten, suggestion
 from fgrlhf.configs.strict import FilePath, StrictModel
-from fgrlhf.models.adapter_files import ADAPTER_CONFIG
+from fgrlhf.models.model_files import ADAPTER_CONFIG
 
 
 class ModelSettings(StrictModel):

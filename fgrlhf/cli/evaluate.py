@@ -18,34 +18,40 @@ from transformers.utils import logging as transformers_logging
 
 from fgrlhf.base.errors import UserError, first_problems
 from fgrlhf.base.files import write_json, write_jsonl
-from fgrlhf.base.own_code import own_code
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from, task_and_rest
+from fgrlhf.configs.sections import Sampling
 from fgrlhf.configs.strict import FilePath, StrictModel, load_config, refuse
+from fgrlhf.configs.user_class import own_code
 from fgrlhf.configs.yaml_files import config_files
-from fgrlhf.data.prompts import check_prompts_fit, prompts_file
-from fgrlhf.evaluation import check_metrics_fit, evaluate_rows, reference_notes
+from fgrlhf.evaluation import (
+    PolicyResponder,
+    Responder,
+    check_metrics_fit,
+    evaluate_rows,
+    reference_notes,
+)
 from fgrlhf.evaluators import RougeLsum
 from fgrlhf.kernels.choice import use_kernels
-from fgrlhf.load import code_of, data_of
+from fgrlhf.load import code_of, data_of, prompts_file
 from fgrlhf.metrics.clusters import CLUSTER_HELP, units_note, with_clusters
 from fgrlhf.metrics.config import EvaluationMetrics, models_of
 from fgrlhf.metrics.registry import build_metrics
 from fgrlhf.metrics.rows import ROWS, SUMMARY, read_rows, read_summary
 from fgrlhf.metrics.summary import summarize
 from fgrlhf.models.base import Policy
-from fgrlhf.models.decoding import Sampling
-from fgrlhf.policy import load_policy
+from fgrlhf.policy import check_prompts_fit, load_policy
 from fgrlhf.reward import BasicReward
+from fgrlhf.rewards.build import build_reward
 from fgrlhf.runs.distributed import share_of
 from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.runs.runlog import RunLog, say
 from fgrlhf.runs.stage import begin, changes_since, finish, folder_of, hold, stored_result
-from fgrlhf.scorers.context import RewardContext
+from fgrlhf.scorers.base import RewardContext
 from fgrlhf.scorers.kinds import AnyTextScorer
-from fgrlhf.step_search import StepSearch
+from fgrlhf.step_search import SearchResponder, StepSearch
 from fgrlhf.task import Task
-from fgrlhf.task_config import build_reward, rl_config
+from fgrlhf.task_config import rl_config
 
 USAGE = """usage: fgrlhf evaluate TASK policy=... config=... output_dir=... [key=value ...]
   writes to output_dir/eval/NAME-SPLIT"""
@@ -209,18 +215,23 @@ def load(
     reference = load_model(policy_config.ckpt)
     reward = None
     if settings.reward:
-        reward = build_reward(task, config.reward, str(device), config.model.dtype)
+        reward = build_reward(
+            config.reward, RewardContext(task.rm_prefix, str(device), config.model.dtype)
+        )
     return policy, reference, reward
 
 
-def search_of(task: Task, settings: Settings, config: RLConfig, device: str) -> StepSearch | None:
-    """The step search with its scorer loaded; None if responses are sampled."""
+def responder_of(task: Task, settings: Settings, config: RLConfig, policy: Policy) -> Responder:
+    """What responds to the prompts: the policy, or a step search, whose scorer is loaded here."""
+    sampling = sampling_of(settings, config)
+    temperature = config.logprob_temperature
     section = settings.search
     if section is None:
-        return None
-    context = RewardContext(task.rm_prefix, device, config.model.dtype)
+        return PolicyResponder(policy, sampling, settings.seed, settings.num_samples, temperature)
+    context = RewardContext(task.rm_prefix, str(policy.device), config.model.dtype)
     scorer = section.scorer.build(context)
-    return StepSearch(scorer, section.beams, section.samples, section.separator)
+    search = StepSearch(scorer, section.beams, section.samples, section.separator)
+    return SearchResponder(policy, search, sampling, settings.seed, temperature)
 
 
 def evaluate(task: Task, settings: Settings) -> Path:
@@ -267,25 +278,21 @@ def _evaluate(task: Task, settings: Settings, name: str, folder: Path) -> Path:
     )
     for note in reference_notes((*task_metrics, *named_metrics), prompts):
         say(note)
-    search = search_of(task, settings, config, str(device))
+    responder = responder_of(task, settings, config, policy)
     if state.is_main_process:
         _say_what_is_replaced(folder, recorded, inputs)
         begin(folder, recorded, inputs)  # last, since it removes earlier results
     with RunLog(folder, recorded, task=task.name) as log, log.stage(f"evaluate {name}"):
-        rows = evaluate_rows(
-            policy,
+        evaluated = evaluate_rows(
+            responder,
             share_of(prompts, state.process_index, state.num_processes),
             reward,
-            sampling,
-            settings.seed,
             (*task_metrics, *named_metrics),
             reference,
-            settings.num_samples,
-            progress=state.is_main_process,
-            temperature=config.logprob_temperature,
             batch_size=settings.batch_size,
-            search=search,
+            progress=state.is_main_process,
         )
+        rows = [row.as_json() for row in evaluated]
         rows = gather_object(rows) if state.num_processes > 1 else rows
         if state.is_main_process:
             summary = {metric: interval.as_dict() for metric, interval in summarize(rows).items()}

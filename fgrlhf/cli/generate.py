@@ -20,12 +20,12 @@ from fgrlhf.base.files import parse_json, read_jsonl, write_jsonl
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from, task_and_rest
 from fgrlhf.cli.evaluate import policy_name
+from fgrlhf.configs.sections import Sampling
 from fgrlhf.configs.strict import FilePath, StrictModel
-from fgrlhf.data.prompts import check_prompts_fit, prompts_file
 from fgrlhf.kernels.choice import use_kernels
+from fgrlhf.load import prompts_file
 from fgrlhf.models.base import Policy
-from fgrlhf.models.decoding import Sampling
-from fgrlhf.policy import load_policy
+from fgrlhf.policy import check_prompts_fit, load_policy
 from fgrlhf.rollout import generate_texts
 from fgrlhf.runs.distributed import share_of
 from fgrlhf.runs.progress import progress_bar

@@ -24,7 +24,7 @@ from pydantic import Field, create_model, model_validator
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.http_connections import PatientProtocol
 from fgrlhf.base.program import run_main
-from fgrlhf.cli.key_help import describe
+from fgrlhf.cli.command_line import describe
 from fgrlhf.configs.schema import keys_of
 from fgrlhf.configs.strict import (
     Count,
@@ -44,7 +44,7 @@ from fgrlhf.rewards.kind import RewardKind
 from fgrlhf.rewards.kinds import LIBRARY_REWARDS
 from fgrlhf.rewards.protocol import sent_prefix
 from fgrlhf.rewards.server import Limits, ServedReward, create_app, model_sha256
-from fgrlhf.scorers.context import OnDevice, RewardContext
+from fgrlhf.scorers.base import OnDevice, RewardContext
 from fgrlhf.scorers.service import VariableName, is_local, read_token
 
 USAGE = """\

@@ -26,7 +26,7 @@ from torch.distributed.run import parse_args, parse_min_max_nnodes, run
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.interrupts import Terminated
-from fgrlhf.base.orphan import parent_mark
+from fgrlhf.base.processes import parent_mark
 from fgrlhf.base.program import run_main
 from fgrlhf.base.shared_messages import share_messages
 from fgrlhf.cli.main import COMMANDS

@@ -193,7 +193,7 @@ def _not_a_section(
 
 
 def other_place(model: type[BaseModel], path: str) -> str | None:
-    """The full paths of keys with the name of an unknown one, or with its name in OTHER_NAMES."""
+    """A hint that names the places of an unknown key elsewhere in the config; None without any."""
     key = path.rpartition(".")[2]
     names = (key, *OTHER_NAMES.get(key, ()))
     places = []

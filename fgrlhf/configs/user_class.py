@@ -1,17 +1,25 @@
-"""Classes of users, named in a config by their import path."""
+"""Classes of users, named in a config by their import path.
 
+Their files affect a result like the code of a task: `code_of` in fgrlhf/load.py.
+"""
+
+import importlib
+import importlib.util
 import inspect
+import os
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from types import ModuleType
 from typing import Annotated, Any
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, BaseModel
 
 from fgrlhf.base.errors import UserError, shorten, suggestion
-from fgrlhf.base.working_folder import import_module
 
 
-def _class_path(value: str) -> str:
+def class_path(value: str) -> str:
+    """`value`, if it can be an import path; otherwise raise `ValueError`."""
     if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", value):
         raise ValueError(
             f"{shorten(repr(value), 80)} names no class: write its module and its name with dots"
@@ -20,19 +28,16 @@ def _class_path(value: str) -> str:
     return value
 
 
-ClassPath = Annotated[str, AfterValidator(_class_path)]
+ClassPath = Annotated[str, AfterValidator(class_path)]
 
 
-def make_object(role: str, path: str, arguments: Mapping[str, Any], method: str) -> Any:
-    """An object of the class at the import path `path`.
+def import_object(role: str, path: str) -> Any:
+    """What is at the import path `path`, of the library or of a user.
 
     Args:
-      role: what the object is for, such as "reward", for messages.
-      arguments: keyword arguments of the class.
-      method: a method that the object must have, with its arguments: "score(prompts, texts)".
+      role: what it is for, such as "reward", for messages.
     Raises:
-      UserError: the class cannot be imported, or does not accept the arguments, or its objects lack
-        the method.
+      UserError: there is no such module, or nothing in it has this name.
     """
     module_name, _, class_name = path.rpartition(".")
     try:
@@ -46,8 +51,8 @@ def make_object(role: str, path: str, arguments: Mapping[str, Any], method: str)
         raise UserError(
             f"the {role} `{path}` cannot be imported: {shorten(error)}. {way_out}"
         ) from None
-    object_class = getattr(module, class_name, None)
-    if object_class is None:
+    found = getattr(module, class_name, None)
+    if found is None:
         package = module_name.partition(".")[0]
         classes = []
         for name, value in vars(module).items():
@@ -58,6 +63,21 @@ def make_object(role: str, path: str, arguments: Mapping[str, Any], method: str)
             f"the {role} `{path}` cannot be imported: `{module_name}` has no `{class_name}`;"
             f" {suggestion(class_name, classes)}"
         )
+    return found
+
+
+def make_object(role: str, path: str, arguments: Mapping[str, Any], method: str) -> Any:
+    """An object of the class at the import path `path`.
+
+    Args:
+      role: what the object is for, such as "reward", for messages.
+      arguments: keyword arguments of the class.
+      method: a method that the object must have, with its arguments: "score(prompts, texts)".
+    Raises:
+      UserError: the class cannot be imported, or does not accept the arguments, or its objects lack
+        the method.
+    """
+    object_class = import_object(role, path)
     signature = inspect.signature(object_class)
     try:
         signature.bind(**arguments)
@@ -69,3 +89,72 @@ def make_object(role: str, path: str, arguments: Mapping[str, Any], method: str)
     if not callable(getattr(made, method.partition("(")[0], None)):
         raise UserError(f"`{path}` is not a {role}: it has no method {method}")
     return made
+
+
+# ---- the modules of users -----------------------------------------------------------------------
+
+
+def import_module(name: str) -> ModuleType:
+    """Import a module that is installed, or in the working directory."""
+    search_working_folder()
+    return importlib.import_module(name)
+
+
+def search_working_folder() -> None:
+    """Let Python find modules in the working directory.
+
+    `python -m` searches it, but the command `fgrlhf` does not. It is searched last, so that its
+    files cannot hide installed packages.
+    """
+    try:
+        folder = os.getcwd()
+    except OSError:  # it was removed
+        return
+    if folder not in sys.path and "" not in sys.path:
+        sys.path.append(folder)
+
+
+def own_modules(config: Any) -> list[str]:
+    """The modules of the classes that a config names in `of`, in a section with `kind` or `name`.
+
+    Args:
+      config: a validated config, or the tree of its YAML file.
+    """
+    modules = [path.rpartition(".")[0] for path in _class_paths(config)]
+    return sorted({module for module in modules if module})
+
+
+def own_code(config: Any) -> dict[str, str]:
+    """The files of `own_modules`: module -> path, relative to the working directory.
+
+    Modules that cannot be found are left out; building the reward or the algorithm names them.
+    """
+    files = {}
+    for module in own_modules(config):
+        file = _file_of(module)
+        if file is not None:
+            files[module] = os.path.relpath(file)
+    return files
+
+
+def _class_paths(node: Any) -> Iterator[str]:
+    if isinstance(node, BaseModel):
+        node = {name: getattr(node, name) for name in type(node).model_fields}
+    if isinstance(node, Mapping):
+        of = node.get("of")
+        if ("kind" in node or "name" in node) and isinstance(of, str):
+            yield of
+        for value in node.values():
+            yield from _class_paths(value)
+    elif isinstance(node, list | tuple):
+        for value in node:
+            yield from _class_paths(value)
+
+
+def _file_of(module: str) -> str | None:
+    search_working_folder()
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        return None
+    return spec.origin if spec is not None and spec.has_location else None

@@ -7,7 +7,6 @@ __all__ = [
     "comparisons",
     "formats",
     "judgements",
-    "prompts",
     "read",
     "token_comparisons",
 ]

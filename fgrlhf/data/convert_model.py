@@ -23,8 +23,8 @@ from torch import Tensor
 
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.files import read_json
+from fgrlhf.models.model_files import refuse_other_weights
 from fgrlhf.models.source import ModelSource
-from fgrlhf.models.weight_files import refuse_other_weights
 from fgrlhf.runs.checkpoint import new_folder
 from fgrlhf.runs.stage import hold
 

@@ -30,8 +30,8 @@ from transformers import (
 
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.data.convert_model import COPIED, read_tensors
-from fgrlhf.models.adapter_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS, base_of_adapter
 from fgrlhf.models.loading import load_config, load_tokenizer, load_weights
+from fgrlhf.models.model_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS, base_of_adapter
 from fgrlhf.models.source import ModelSource
 from fgrlhf.runs.checkpoint import new_folder
 from fgrlhf.runs.stage import hold

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
-from fgrlhf.base.errors import UserError, first_problems, shorten
+from fgrlhf.base.errors import UserError, counted, first_problems, shorten
 from fgrlhf.data.checks import SAME_IN_MANY, first_rows
 from fgrlhf.segmentation import sentences
 from fgrlhf.words import is_inner_boundary
@@ -80,11 +80,6 @@ def _lines(problems: Sequence[Problem]) -> list[str]:
                 f" {problem.reason}"
             )
     return lines
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 row`, `2,000 rows`."""
-    return f"1 {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def row_problems(

@@ -9,7 +9,6 @@ from transformers import PreTrainedModel
 from fgrlhf.kernels.attention import SHARED_PROMPT, use_shared_attention
 from fgrlhf.kernels.choice import kernels_off
 from fgrlhf.kernels.layers import fast_layers
-from fgrlhf.kernels.longformer import use_banded_attention
 from fgrlhf.kernels.shared_cache import SHARED_CACHE, use_shared_cache
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
@@ -26,7 +25,11 @@ def speed_up(model: ModelT, setting: str = "auto") -> ModelT:
     if kernels_off(setting):
         return model
     avoid_cudnn_attention()
-    return fast_layers(use_banded_attention(model))
+    if any("Longformer" in type(module).__name__ for module in model.modules()):
+        from fgrlhf.kernels.longformer import use_banded_attention  # with transformers' Longformer
+
+        use_banded_attention(model)
+    return fast_layers(model)
 
 
 def avoid_cudnn_attention() -> None:

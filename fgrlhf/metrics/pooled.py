@@ -6,7 +6,7 @@ from functools import partial
 
 from fgrlhf.metrics.columns import ANY, ERROR_FREE, MAX, TOTAL
 from fgrlhf.metrics.overlap import corpus_bleu, corpus_chrf, corpus_ter
-from fgrlhf.metrics.words import distinct
+from fgrlhf.words import distinct
 
 
 def corpus_perplexity(nll_and_tokens: Sequence[float]) -> float:

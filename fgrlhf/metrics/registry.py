@@ -3,21 +3,21 @@
 Example:
 
     metrics = build_metrics(config.evaluation_metrics, device)
-    rows = evaluate_rows(policy, prompts, reward, sampling, metrics=metrics)
+    rows = evaluate_rows(PolicyResponder(policy, sampling), prompts, reward, metrics)
 """
 
 from collections.abc import Callable, Sequence
 from functools import partial
 
 from fgrlhf.evaluators import Rouge, RougeLsum
-from fgrlhf.metrics import overlap, words
+from fgrlhf.metrics import overlap
 from fgrlhf.metrics.base import CountedMetric, NamedMetric, ReferenceMetric, TextMetric
 from fgrlhf.metrics.config import MetricConfig
-from fgrlhf.metrics.score import Score
 from fgrlhf.metrics.scripts import bleu_tokenizer, ter_tokenizer
 from fgrlhf.reward_models.prefix import PrefixFn, text_prefix
 from fgrlhf.reward_utils import load_segmenter
-from fgrlhf.scorers.context import RewardContext
+from fgrlhf.scorers.base import RewardContext
+from fgrlhf.words import count_words, distinct, repetition
 
 
 def build_metrics(
@@ -50,6 +50,8 @@ def build_metric(
 
         return Perplexity(config, device, dtype)
     if config.name == "score":
+        from fgrlhf.metrics.score import Score
+
         return Score(config, RewardContext(prefix, device, dtype))
     return _BUILDERS[config.name](config)
 
@@ -85,7 +87,7 @@ def _sentences(config: MetricConfig) -> NamedMetric:
 
 
 def _distinct(config: MetricConfig, n: int) -> NamedMetric:
-    return TextMetric(config, lambda response: words.distinct([response], n))
+    return TextMetric(config, lambda response: distinct([response], n))
 
 
 _BUILDERS: dict[str, Callable[[MetricConfig], NamedMetric]] = {
@@ -102,7 +104,7 @@ _BUILDERS: dict[str, Callable[[MetricConfig], NamedMetric]] = {
     "distinct1": partial(_distinct, n=1),
     "distinct2": partial(_distinct, n=2),
     "distinct3": partial(_distinct, n=3),
-    "repetition": lambda config: TextMetric(config, partial(words.repetition, n=config.n)),
-    "length": lambda config: TextMetric(config, words.length),
+    "repetition": lambda config: TextMetric(config, partial(repetition, n=config.n)),
+    "length": lambda config: TextMetric(config, count_words),
     "sentences": _sentences,
 }

@@ -1,8 +1,10 @@
-"""Reads the files of an evaluation, `rows.jsonl` and `summary.json`, and refuses damaged ones."""
+"""A row of an evaluation; reads `rows.jsonl` and `summary.json`, and refuses damaged ones."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from pydantic import BaseModel, ConfigDict
 
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.files import numbered_jsonl, read_json
@@ -11,6 +13,74 @@ from fgrlhf.metrics.pooled import CORPUS_LEVEL
 ROWS = "rows.jsonl"
 SUMMARY = "summary.json"
 TEXTS = ("prompt", "response")
+
+
+class Record(BaseModel):
+    """A record of a file that a stage has written. Additional keys are allowed."""
+
+    model_config = ConfigDict(
+        extra="allow", strict=True, allow_inf_nan=False, protected_namespaces=(), frozen=True
+    )
+
+
+class Segment(Record):
+    """A judged span, in characters of the response; `end` is None for the whole response."""
+
+    start: int
+    end: int | None
+    value: float
+    label: str = ""
+
+
+# by reward; None if the reward does not apply to the response
+Segments = dict[str, list[Segment] | None]
+
+
+class EvaluationRow(Record):
+    """A response with its scores.
+
+    Columns of rewards and metrics are further fields: `reward/<name>`, `length` (in words),
+    `rougeLsum` (0-100, if there are references), `kl`, and those of the metrics. None means "not
+    applicable".
+
+    Attributes:
+      cluster: of the prompt, if it has one.
+      sample: the number of the response among those to its prompt.
+      reward: the sum over the rewards; one that does not apply to the response adds 0.
+      segments: what each reward judged; a reward that does not apply is missing.
+    """
+
+    id: str | int
+    cluster: str | None = None
+    sample: int = 0
+    prompt: str
+    response: str
+    references: list[str] = []
+    reward: float | None = None
+    segments: Segments = {}
+
+    def as_json(self) -> dict[str, Any]:
+        """The row of the file: the fields that were set, in their order, then the columns."""
+        return self.model_dump(exclude_unset=True)
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """The metrics of the response."""
+        metrics = {}
+        for name, value in self:
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if is_number and name != "id":
+                metrics[name] = value
+        return metrics
+
+    @property
+    def counts(self) -> dict[str, list[float]]:
+        """The counts for corpus-level metrics."""
+        counts = {}
+        for name, value in (self.model_extra or {}).items():
+            if name.rpartition("/")[2] in CORPUS_LEVEL:
+                counts[name] = value
+        return counts
 
 
 def read_rows(path: str | Path) -> list[dict[str, Any]]:

@@ -3,8 +3,7 @@
 from fgrlhf.metrics.base import Columns, NamedMetric
 from fgrlhf.metrics.columns import ANY, MAX
 from fgrlhf.metrics.config import MetricConfig
-from fgrlhf.scorers.base import score_texts
-from fgrlhf.scorers.context import RewardContext
+from fgrlhf.scorers.base import RewardContext, score_texts
 
 
 class Score(NamedMetric):

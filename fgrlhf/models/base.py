@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.configs.sections import Sampling
 from fgrlhf.kernels.install import speed_up
 from fgrlhf.models.chat import (
     AnswerTokens,
@@ -18,7 +19,7 @@ from fgrlhf.models.chat import (
     special_ids,
     without_last_tokens,
 )
-from fgrlhf.models.decoding import Sampling, Steps, decode, response_mask, uniform_rows
+from fgrlhf.models.decoding import Steps, decode, response_mask, uniform_rows
 from fgrlhf.models.dialogs import dialog_text, fit_dialog
 from fgrlhf.models.frozen_layers import FrozenLayers
 from fgrlhf.models.logprobs import (
@@ -95,7 +96,7 @@ class Policy(nn.Module, ABC):
     """
 
     default_padding_side: str
-    decoder_prefix: str = ""  # see decoder_prefix.py; only encoder-decoders have one
+    decoder_prefix: str = ""  # see encoder_decoder.py; only encoder-decoders have one
     model: PreTrainedModel
     source: ModelSource | None = None
     frozen_layers: FrozenLayers | None = None  # see `train_top_layers`

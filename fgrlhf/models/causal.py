@@ -18,10 +18,16 @@ from fgrlhf.kernels.shared_rows import SharedRows
 from fgrlhf.models.base import Policy, name_of
 from fgrlhf.models.decoding import Steps
 from fgrlhf.models.frozen_layers import run_lower, run_upper
-from fgrlhf.models.grouping import group_equal_prompts, uniform_group_size
 from fgrlhf.models.loading import max_positions
 from fgrlhf.models.recorded_steps import Recording, all_or_none, can_record, room_for
-from fgrlhf.models.shared_rows import block_mask, can_share, position_arguments, sharing_pays
+from fgrlhf.models.shared_rows import (
+    block_mask,
+    can_share,
+    group_equal_prompts,
+    position_arguments,
+    sharing_pays,
+    uniform_group_size,
+)
 from fgrlhf.models.trunk import text_config, trunk_of
 from fgrlhf.text_types import Prompt
 

@@ -1,38 +1,17 @@
 """Sampling responses token by token, from any model that provides a `Steps` object."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from fgrlhf.configs.sections import Sampling
 from fgrlhf.types import Response
 
 # How many of the most probable tokens `draw` sorts: at first, and for rows in which these do not
 # suffice. After that it sorts the whole vocabulary.
 CANDIDATES = (128, 2048)
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """How responses are sampled.
-
-    Without `do_sample`, the most probable token is taken, or with `num_beams` > 1 the response that
-    beam search finds.
-    """
-
-    max_new_tokens: int
-    do_sample: bool = True
-    temperature: float = 1.0
-    top_k: int = 0  # 0: the whole vocabulary
-    top_p: float | None = None  # None: the whole vocabulary
-    num_beams: int = 1
-
-    @property
-    def is_truncated(self) -> bool:
-        """Whether some tokens are never drawn."""
-        return self.do_sample and bool(self.top_k or self.top_p is not None)
 
 
 class Steps(Protocol):

@@ -2,6 +2,16 @@
 
 The encoder reads a prompt once for all its responses.
 
+The decoder may start every response with a prefix, such as the target language of a multilingual
+translation model. transformers forces that token in decoding. A forced token is no decision of the
+policy, so it belongs to the prompt: with the prefix l_1 .. l_n and the decoder's start token s,
+
+    log pi(a_t | x, y_<t)    is computed from the decoder input    s l_1 .. l_n y_1 .. y_(t-1)
+
+and neither log-probabilities, KL and entropy nor rewards and advantages have a place for l_i.
+
+The prefix is stored in the model's config, under `CONFIG_KEY`, so that later stages read it.
+
 Axes here, besides those of fgrlhf/types.py: M tokens that the decoder reads before a response (its
 start token and the n tokens of the prefix, M = n + 1), I = n + T tokens of a decoder input, and C
 places of a decoder's cache.
@@ -13,18 +23,19 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel, StaticCache
 
-from fgrlhf.base.errors import UserError
+from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.kernels.install import share_prompts, shares_prompts
 from fgrlhf.kernels.shared_cache import Slot
 from fgrlhf.models.base import Policy
-from fgrlhf.models.decoder_prefix import CONFIG_KEY, decoder_prefix_ids, stored_prefix
-from fgrlhf.models.grouping import group_equal_prompts, uniform_group_size
+from fgrlhf.models.chat import special_ids
 from fgrlhf.models.loading import constants_of, max_positions
 from fgrlhf.models.packing import pack_responses
 from fgrlhf.models.recorded_steps import Recording, all_or_none, can_record, room_for
 from fgrlhf.models.sharding import communicates
+from fgrlhf.models.shared_rows import group_equal_prompts, uniform_group_size
 from fgrlhf.models.trunk import text_config
 
+CONFIG_KEY = "decoder_prefix"
 # Prompt tokens in one pass of the encoder, padding included. A GPU is not busy with so few, but T5
 # needs memory for every pair of tokens of a prompt.
 ENCODED_AT_ONCE = 4096
@@ -42,7 +53,7 @@ class EncoderDecoderPolicy(Policy):
 
     Args:
       decoder_prefix: tokens, separated by spaces, that the decoder reads before every response
-        (decoder_prefix.py); None: those in the model's config.
+        (see above); None: those in the model's config.
 
     Raises:
       UserError: left padding is requested, but the model has absolute positions; or the prefix has
@@ -403,3 +414,54 @@ def _split_by_tokens(order: Tensor, lengths: Sequence[int], limit: int) -> list[
             sizes.append(0)
         sizes[-1] += 1
     return list(order.split(sizes))
+
+
+# ---- the prefix of responses ---------------------------------------------------------------------
+
+
+def decoder_prefix_ids(tokenizer, prefix: str) -> list[int]:
+    """The ids of the prefix, tokens that are separated by spaces; [] for an empty prefix.
+
+    Raises:
+      UserError: a part of the prefix is not a token of the vocabulary, or ends or pads texts.
+    """
+    vocabulary = tokenizer.get_vocab()
+    ids = []
+    for token in prefix.split():
+        if token not in vocabulary:
+            raise UserError(
+                f"decoder_prefix has {shorten(repr(token), 40)}, which is not a token of the"
+                " policy's tokenizer: give token texts separated by spaces, such as `deu_Latn`"
+                f" (NLLB) or `__de__` (M2M100){_languages(tokenizer)}"
+            )
+        if token in (tokenizer.eos_token, tokenizer.pad_token):
+            raise UserError(
+                f"decoder_prefix has {shorten(repr(token), 40)}, the token with which texts end or"
+                " are padded: leave it out. The decoder's own start token is added in any case"
+            )
+        ids.append(vocabulary[token])
+    return ids
+
+
+def _languages(tokenizer) -> str:
+    """Examples of special tokens, for the message."""
+    special = tokenizer.convert_ids_to_tokens(sorted(special_ids(tokenizer)))
+    examples = [token for token in special if token not in (tokenizer.eos_token, "<unk>")]
+    return f". Special tokens are {shorten(', '.join(examples), 120)}" if examples else ""
+
+
+def stored_prefix(config) -> str:
+    """The prefix in a model's config; "" if there is none.
+
+    Raises:
+      UserError: it is not a text.
+    """
+    prefix = getattr(config, CONFIG_KEY, None)
+    if prefix is None:
+        return ""
+    if not isinstance(prefix, str):
+        raise UserError(
+            f"{CONFIG_KEY} in the model's config.json is {shorten(repr(prefix), 40)}, which is not"
+            " a text: correct it, or set decoder_prefix"
+        )
+    return prefix

@@ -24,9 +24,13 @@ from transformers import (
 )
 
 from fgrlhf.base.errors import shorten
-from fgrlhf.models.adapter_files import refuse_adapter
+from fgrlhf.models.model_files import (
+    INDEX_FILE,
+    refuse_adapter,
+    refuse_other_weights,
+    refuse_unnamed_weights,
+)
 from fgrlhf.models.tokenizer_file import follow_its_file
-from fgrlhf.models.weight_files import INDEX_FILE, refuse_other_weights, refuse_unnamed_weights
 
 SAFE = {"trust_remote_code": False}
 # More than any published model has. A config with 1e9 layers would never finish loading.

@@ -19,7 +19,8 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PretrainedConfig, PreTrainedModel
 
 from fgrlhf.base.errors import UserError
-from fgrlhf.models.decoding import Sampling, log_kept_mass
+from fgrlhf.configs.sections import Sampling
+from fgrlhf.models.decoding import log_kept_mass
 from fgrlhf.models.trunk import text_config
 from fgrlhf.utils import check_shape
 

@@ -19,8 +19,7 @@ from pydantic import Field
 from fgrlhf.base.errors import UserError, shorten, suggestion
 from fgrlhf.base.files import write_json, write_text
 from fgrlhf.base.program import run_main
-from fgrlhf.cli.command_line import settings_from
-from fgrlhf.cli.key_help import describe
+from fgrlhf.cli.command_line import describe, settings_from
 from fgrlhf.configs.names import current_key
 from fgrlhf.configs.schema import types_at
 from fgrlhf.configs.strict import Count, FilePath

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from fgrlhf.base.orphan import parent_mark
+from fgrlhf.base.processes import parent_mark
 from fgrlhf.runs.memory import PeakMemory
 
 

@@ -116,7 +116,7 @@ def read_log(run: Path) -> list[dict]:
         if not isinstance(line, dict) or not isinstance(line.get("step"), int):
             raise UserError(
                 f"{path}, line {number}: not the metrics of a step. The log is damaged: remove"
-                f" {run} and run the same command again, which trains it anew"
+                f" {run} and run the same command again, to train it again"
             )
         lines.append(line)
     return lines

@@ -9,7 +9,7 @@ the fingerprints of the stages it needs. The outputs folder contains
     logs/<stage>.log  output of the stage
 
 Only one pipeline at a time works in a folder. If it is killed, its stages end with it
-(fgrlhf/base/orphan.py).
+(fgrlhf/base/processes.py).
 
 A stage is not run again if it is complete under its current fingerprint and its outputs exist. An
 interrupted stage continues from its unfinished outputs. If the fingerprint of a stage has changed,

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from fgrlhf.base.errors import UserError, shorten
-from fgrlhf.base.orphan import parent_mark
+from fgrlhf.base.processes import parent_mark
 from fgrlhf.configs.strict import NonNegativeCount, StrictModel
 from fgrlhf.pipeline.launchers import Command, Ended, Job, LocalJob, interrupts_later, popen
 

@@ -16,8 +16,7 @@ from pydantic import Field
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import sha256, write_json
 from fgrlhf.base.program import run_main
-from fgrlhf.cli.command_line import settings_from
-from fgrlhf.cli.key_help import describe
+from fgrlhf.cli.command_line import describe, settings_from
 from fgrlhf.configs.strict import FilePath, StrictModel
 from fgrlhf.kernels.choice import processor_name
 from fgrlhf.load import load_task

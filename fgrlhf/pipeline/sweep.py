@@ -25,8 +25,7 @@ from pydantic import Field
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.files import write_json, write_text
 from fgrlhf.base.program import run_main
-from fgrlhf.cli.command_line import settings_from
-from fgrlhf.cli.key_help import describe
+from fgrlhf.cli.command_line import describe, settings_from
 from fgrlhf.load import load_task
 from fgrlhf.pipeline.comparison import measure_on_dev, why_dev_differs
 from fgrlhf.pipeline.comparison_page import band

@@ -9,12 +9,12 @@ from typing import Any
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_jsonl, sha256
 from fgrlhf.configs.yaml_files import read_yaml
+from fgrlhf.metrics.rows import EvaluationRow
 from fgrlhf.report.display import Display
 from fgrlhf.report.evaluations import in_order, policy_of, split_of
 from fgrlhf.report.feedback import FeedbackFile, feedback_files
 from fgrlhf.report.plots import Point
 from fgrlhf.report.records import (
-    EvaluationRow,
     MetricsLine,
     RecordedInterval,
     RewardModel,
@@ -66,18 +66,16 @@ class Run:
         per_step = episodes_per_step(self.metrics)
         if per_step is None:
             per_step = 1
+        section, _, metric = key.partition("/")
         points = {}
         for line in self.metrics:
-            if line.get(key) is None:
-                continue
-            low = None
-            high = None
-            if key.startswith("eval/"):
-                metric = key.removeprefix("eval/")
-                low = line.get(f"eval_low/{metric}")
-                high = line.get(f"eval_high/{metric}")
-            step = line["step"]
-            points[step] = Point(step * per_step, line[key], low, high)
+            if line.get(key) is not None:
+                # only dev metrics have bounds
+                low, high = (
+                    line.get(f"{section}_low/{metric}"),
+                    line.get(f"{section}_high/{metric}"),
+                )
+                points[line["step"]] = Point(line["step"] * per_step, line[key], low, high)
         return points
 
     @property

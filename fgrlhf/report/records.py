@@ -4,33 +4,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, NonNegativeInt, TypeAdapter, ValidationError
+from pydantic import NonNegativeInt, TypeAdapter, ValidationError
 
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.files import read_json, read_jsonl
-from fgrlhf.metrics.pooled import CORPUS_LEVEL
-from fgrlhf.metrics.rows import read_rows
+from fgrlhf.metrics.rows import EvaluationRow, Record, Segments, read_rows
 
 Kind = TypeVar("Kind")
-
-
-class Record(BaseModel):
-    model_config = ConfigDict(
-        extra="allow", strict=True, allow_inf_nan=False, protected_namespaces=(), frozen=True
-    )
-
-
-class Segment(Record):
-    """A judged span, in characters of the response; `end` is None for the whole response."""
-
-    start: int
-    end: int | None
-    value: float
-    label: str = ""
-
-
-# by reward; None if the reward does not apply to the response
-Segments = dict[str, list[Segment] | None]
 
 
 class Rollout(Record):
@@ -45,34 +25,6 @@ class Rollout(Record):
     kl: list[float] | None = None
     values: list[float] | None = None
     advantages: list[float] | None = None
-
-
-class EvaluationRow(Record):
-    """A row of `eval/*/rows.jsonl`: a response with its scores."""
-
-    id: str | int
-    prompt: str
-    response: str
-    references: list[str] = []
-    segments: Segments = {}
-
-    @property
-    def numbers(self) -> dict[str, float]:
-        """The metrics of the response."""
-        metrics = {}
-        for name, value in (self.model_extra or {}).items():
-            if isinstance(value, int | float) and not isinstance(value, bool):
-                metrics[name] = value
-        return metrics
-
-    @property
-    def counts(self) -> dict[str, list[float]]:
-        """The counts for corpus-level metrics."""
-        counts = {}
-        for name, value in (self.model_extra or {}).items():
-            if name.rpartition("/")[2] in CORPUS_LEVEL:
-                counts[name] = value
-        return counts
 
 
 class MetricsLine(Record):

@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from fgrlhf.metrics.rows import EvaluationRow, Segment, Segments
 from fgrlhf.report.charts import Table
 from fgrlhf.report.data import Outputs, Run
 from fgrlhf.report.display import Display, PromptPart
-from fgrlhf.report.records import EvaluationRow, Rollout, Segment, Segments
+from fgrlhf.report.records import Rollout
 from fgrlhf.report.text import decimal, signed
 from fgrlhf.words import count_words
 

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from fgrlhf.models.packing import ROW_LENGTH, pack_responses
 from fgrlhf.models.shared_rows import sharing_pays
-from fgrlhf.reward_models.rm_input import LowerStates, RMInput, Shape
+from fgrlhf.reward_models.rm_input import LowerStates, RMInput
+from fgrlhf.reward_models.spec import Shape
 from fgrlhf.reward_models.text_features import TEXT_FEATURES
 
 BATCH_TOKENS = 8_192  # padded tokens of a forward pass without gradients

@@ -16,14 +16,8 @@ from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.models.loading import max_positions
 from fgrlhf.reward_models.collate import RMCollator
 from fgrlhf.reward_models.prefix import Prefix, RMText
-from fgrlhf.reward_models.rm_input import (
-    Cuts,
-    Kind,
-    RMInput,
-    Shape,
-    TokenCounts,
-    lengths_that_fit,
-)
+from fgrlhf.reward_models.rm_input import Cuts, RMInput, TokenCounts, lengths_that_fit
+from fgrlhf.reward_models.spec import Kind, Shape
 from fgrlhf.reward_models.text_features import segment_features
 from fgrlhf.reward_utils import SEGMENT_MARK
 from fgrlhf.text_types import Prompt

@@ -27,22 +27,20 @@ from transformers import (
 from fgrlhf.base.errors import UserError, first_problems, shorten
 from fgrlhf.base.shared_messages import print_once
 from fgrlhf.models import loading
-from fgrlhf.models.adapter_files import refuse_adapter
+from fgrlhf.models.model_files import refuse_adapter
 from fgrlhf.reward_models.conversation import ConversationReader, ConversationScorer
 from fgrlhf.reward_models.inputs import longest_input
-from fgrlhf.reward_models.networks import (
-    LanguageModelScorer,
-    LanguageModelScorerConfig,
-    speed_up_network,
-)
+from fgrlhf.reward_models.network_config import LanguageModelScorerConfig, shape_of_config
+from fgrlhf.reward_models.networks import LanguageModelScorer, speed_up_network
 from fgrlhf.reward_models.prefix import Prefix, PrefixFn, RMText
-from fgrlhf.reward_models.rm_input import Cuts, Shape
+from fgrlhf.reward_models.rm_input import Cuts
 from fgrlhf.reward_models.scoring import SegmentScorer, SequenceScorer, decoder_start, shape_of
-from fgrlhf.reward_models.shapes import check_padding, other_shape, reads_ahead, shape_of_config
+from fgrlhf.reward_models.shapes import check_padding, other_shape, reads_ahead
 from fgrlhf.reward_models.spec import (
     NOT_ERRORS,
     SPEC_FILE,
     RewardModelSpec,
+    Shape,
     described_segmenter,
 )
 from fgrlhf.reward_models.taggers import Reading, TaggerScorer, load_tagger, reading_of

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 from transformers import (
-    AutoConfig,
     AutoModel,
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
@@ -21,8 +20,7 @@ from transformers.modeling_outputs import TokenClassifierOutput
 
 from fgrlhf.base.errors import shorten
 from fgrlhf.kernels.install import share_cache, share_prompts, shares_prompts, speed_up
-from fgrlhf.models.decoder_prefix import CONFIG_KEY
-from fgrlhf.models.encoder_decoder import can_pack
+from fgrlhf.models.encoder_decoder import CONFIG_KEY, can_pack
 from fgrlhf.models.loading import (
     load_config,
     load_weights,
@@ -34,7 +32,7 @@ from fgrlhf.models.shared_rows import can_share
 from fgrlhf.models.top_layers import TopLayers, layers_of, names_below, train_top_layers
 from fgrlhf.models.trunk import freeze_other_inputs, text_config, trunk_of
 from fgrlhf.reward_models.feature_head import FeatureHead, LinearModel, pooled_by_segment
-from fgrlhf.reward_models.rm_input import Kind, Shape
+from fgrlhf.reward_models.network_config import LanguageModelScorerConfig, with_layers
 from fgrlhf.reward_models.scorer_batch import (
     ScorerBatch,
     hidden_states,
@@ -48,95 +46,13 @@ from fgrlhf.reward_models.shapes import (
     check_padding,
     check_stacks,
 )
+from fgrlhf.reward_models.spec import Kind, Shape
 from fgrlhf.reward_models.text_features import TEXT_FEATURES
 
 LM_FEATURES = 2
 HEAD_STD = 0.02  # of new weights
 LINEAR_INPUTS = ("text_features", "segments")  # tensors of a batch for the feature head alone
 _FEATURE_FLOOR = -10.0  # nats
-
-
-class LanguageModelScorerConfig(PretrainedConfig):
-    """Config of a `LanguageModelScorer`.
-
-    Args:
-      trunk: the language model's config as a dict. Its `dtype` is removed: it is the precision of
-        the checkpoint from which training started, and a trunk built in bf16 would round the fp32
-        weights that are loaded into it.
-      kind: "segment" for labels at every position, "sequence" for one score.
-      lm_logprob_feature: whether a frozen copy of the language model adds its log-probabilities.
-      trained_layers: number of the top layers of the trunk that are trained; None: all of them.
-      layers: the trunk has the lowest layers of the language model, this many; None: all of them.
-      text_features: whether a linear model of hand-made features is added to the head
-        (feature_head.py).
-      feature_layer: the layer to whose input they are added; 0: to the embeddings. If only the top
-        layers are trained, it is the lowest of these. None in folders of earlier releases, which
-        used the embeddings.
-    """
-
-    model_type = "fgrlhf_language_model_scorer"
-
-    def __init__(
-        self,
-        trunk: dict | None = None,
-        kind: Kind = "segment",
-        lm_logprob_feature: bool = False,
-        feature_layer: int | None = None,
-        trained_layers: int | None = None,
-        layers: int | None = None,
-        text_features: bool = False,
-        **kwargs,
-    ):
-        self.trunk = None if trunk is None else _without_dtype(trunk)
-        self.kind = kind
-        self.lm_logprob_feature = lm_logprob_feature
-        self.feature_layer = feature_layer
-        self.trained_layers = trained_layers
-        self.layers = layers
-        self.text_features = text_features
-        super().__init__(**kwargs)
-
-    def lm_config(self) -> PretrainedConfig:
-        """The config of the whole language model."""
-        settings = dict(self.trunk or {})
-        return AutoConfig.for_model(settings.pop("model_type"), **settings)
-
-    def trunk_config(self) -> PretrainedConfig:
-        config = self.lm_config()
-        return config if self.layers is None else _with_layers(config, self.layers)
-
-
-def _with_layers(config: PretrainedConfig, layers: int) -> PretrainedConfig:
-    """The config of a decoder-only model's lowest layers. It is changed in place.
-
-    Raises:
-      ValueError: the model is not decoder-only, or has fewer layers.
-    """
-    if config.is_encoder_decoder:
-        raise ValueError("model.layers needs a decoder-only model: leave it out")
-    if layers > config.num_hidden_layers:
-        raise ValueError(
-            f"model.layers={layers}, but it has only {config.num_hidden_layers} layers: set it to"
-            f" {config.num_hidden_layers} or less"
-        )
-    config.num_hidden_layers = layers
-    if getattr(config, "layer_types", None):
-        config.layer_types = config.layer_types[:layers]
-    return config
-
-
-def _without_dtype(config: dict) -> dict:
-    """A config's dict, including nested ones, without dtype and names of code."""
-    excluded = ("dtype", "torch_dtype", "auto_map")
-    result = {}
-    for key, value in config.items():
-        if key not in excluded:
-            result[key] = _without_dtype(value) if isinstance(value, dict) else value
-    return result
-
-
-# without this, AutoTokenizer warns of an unknown model type
-AutoConfig.register(LanguageModelScorerConfig.model_type, LanguageModelScorerConfig)
 
 
 def scaled_features(logprobs_N: Tensor, margins_N: Tensor) -> Tensor:
@@ -510,7 +426,7 @@ def _load_trunk(
         freeze_other_inputs(trunk)
         return trunk
     if config.layers is not None:
-        _with_layers(of_text, config.layers)
+        with_layers(of_text, config.layers)
     whole = load_weights(AutoModel, ckpt, config=whole_config, dtype=torch.float32)
     trunk = trunk_of(whole)
     if trunk is whole or not isinstance(trunk, PreTrainedModel):

@@ -17,12 +17,9 @@ that of a dialog (`Prefix.keeps_end`).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
-
-Shape = Literal["encoder", "seq2seq", "causal"]
-Kind = Literal["segment", "sequence"]
 
 
 class LowerStates(NamedTuple):

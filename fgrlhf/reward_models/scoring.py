@@ -27,8 +27,8 @@ from fgrlhf.reward_models.collate import BATCH_TOKENS, batches_by_prompt
 from fgrlhf.reward_models.inputs import RMInputs, refuse_without_tokens
 from fgrlhf.reward_models.networks import LanguageModelScorer
 from fgrlhf.reward_models.prefix import Prefix, PrefixFn, RMText
-from fgrlhf.reward_models.rm_input import Kind, RMInput, Shape
-from fgrlhf.reward_models.spec import RewardModelSpec
+from fgrlhf.reward_models.rm_input import RMInput
+from fgrlhf.reward_models.spec import Kind, RewardModelSpec, Shape
 from fgrlhf.reward_utils import (
     DIVIDED_LEVELS,
     MULTILINGUAL,

@@ -10,12 +10,9 @@ from typing import Any
 
 import torch
 from transformers import PretrainedConfig, PreTrainedModel
-from transformers.models.auto.modeling_auto import (
-    MODEL_FOR_CAUSAL_LM_MAPPING,
-    MODEL_FOR_MASKED_LM_MAPPING,
-)
 
-from fgrlhf.reward_models.rm_input import Shape
+from fgrlhf.reward_models.network_config import shape_of_config
+from fgrlhf.reward_models.spec import Shape
 
 PROBE_LENGTH = 4  # tokens
 PADDED_LENGTH = 11  # of the same input with padding
@@ -29,18 +26,6 @@ _DESCRIPTIONS = {
     "causal": "a single stack that reads from left to right",
     "encoder": "a single stack that reads in both directions",
 }
-
-
-def shape_of_config(config: PretrainedConfig) -> Shape:
-    """The shape that a checkpoint's config implies."""
-    if config.is_encoder_decoder:
-        return "seq2seq"
-    kind = type(config)
-    # BERT and similar models have a causal variant too, which `is_decoder` switches on
-    only_causal = kind in MODEL_FOR_CAUSAL_LM_MAPPING and kind not in MODEL_FOR_MASKED_LM_MAPPING
-    if getattr(config, "is_decoder", False) or only_causal:
-        return "causal"
-    return "encoder"
 
 
 def other_shape(config: PretrainedConfig, shape: Shape) -> str:

@@ -7,11 +7,10 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from fgrlhf.base.errors import UserError, first_problems, shorten
 from fgrlhf.base.files import read_json, write_json
-from fgrlhf.reward_models.rm_input import Kind, Shape
 from fgrlhf.reward_utils import (
     DIVIDED_LEVELS,
     LEVEL_HELP,
@@ -21,6 +20,9 @@ from fgrlhf.reward_utils import (
     load_segmenter,
     segmenter_input,
 )
+
+Shape = Literal["encoder", "seq2seq", "causal"]  # fgrlhf/reward_models/rm_input.py
+Kind = Literal["segment", "sequence"]
 
 SPEC_FILE = "reward_model.json"
 NOT_ERRORS = ("O", "Ignore")  # labels that do not mark an error

@@ -27,10 +27,11 @@ from transformers import AutoModelForTokenClassification, PretrainedConfig
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.models import loading
 from fgrlhf.reward_models.inputs import longest_input
+from fgrlhf.reward_models.network_config import shape_of_config
 from fgrlhf.reward_models.prefix import PrefixFn
 from fgrlhf.reward_models.rm_input import Cuts
 from fgrlhf.reward_models.scoring import SegmentLabels, SegmentScorer
-from fgrlhf.reward_models.shapes import check_padding, shape_of_config
+from fgrlhf.reward_models.shapes import check_padding
 from fgrlhf.reward_models.spec import RewardModelSpec, described_segmenter
 from fgrlhf.reward_utils import Span
 from fgrlhf.text_types import Prompt

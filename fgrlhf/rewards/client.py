@@ -8,55 +8,25 @@ import json
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
-
-from pydantic import Field
+from typing import TYPE_CHECKING, Any
 
 from fgrlhf.base.background import wait_for
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.files import parse_json
-from fgrlhf.configs.strict import Count
 from fgrlhf.reward_models.prefix import PrefixFn
-from fgrlhf.rewards.kind import RewardKind
-from fgrlhf.rewards.protocol import PROTOCOL, Scores, Sha256, read_scores, request_of
+from fgrlhf.rewards.protocol import PROTOCOL, Scores, read_scores, request_of
 from fgrlhf.scorers.answer_cache import AnswerCache
-from fgrlhf.scorers.context import RewardContext
 from fgrlhf.scorers.service import (
     GivenUp,
     Refused,
-    RemoteSettings,
     Service,
     TooLong,
-    VariableName,
     text_of,
 )
 from fgrlhf.text_types import Prompt
 
-
-class ServerReward(RemoteSettings, RewardKind):
-    """A reward of a server (`fgrlhf reward-serve`): docs/rewards.md, Rewards as a service.
-
-    `model_sha256` pins the model, so the server may move, and `batch_size` affects rounding only.
-    """
-
-    may_change = (*RemoteSettings.may_change, "url", "token_env", "batch_size")
-
-    kind: Literal["reward_server"] = "reward_server"
-    model_sha256: Sha256 = Field(
-        description="hash of the served model, which the server prints; another model stops the run"
-    )
-    token_env: VariableName = Field(
-        default="FGRLHF_REWARD_TOKEN", description="environment variable with the bearer token"
-    )
-    batch_size: Count = Field(
-        default=512, description="most responses of a request; a server may have a lower limit"
-    )
-
-    def build(self, context: RewardContext) -> "RewardClient":
-        return RewardClient(self, context.prefix)
-
-    def model_folders(self) -> tuple[str, ...]:
-        return (f"sha256:{self.model_sha256}",)
+if TYPE_CHECKING:
+    from fgrlhf.rewards.kinds import ServerReward
 
 
 class RewardClient:
@@ -78,7 +48,7 @@ class RewardClient:
 
     def __init__(
         self,
-        config: ServerReward,
+        config: "ServerReward",
         prefix_fn: PrefixFn,
         pause: Callable[[float], None] = time.sleep,
         wait: Callable[[threading.Event, float], bool] = wait_for,

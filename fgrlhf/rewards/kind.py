@@ -1,12 +1,14 @@
 """The base class of reward kinds, without heavy imports."""
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
+from fgrlhf.base.errors import shorten
 from fgrlhf.configs.strict import Amount, StrictModel
-from fgrlhf.scorers.context import RewardContext
+from fgrlhf.scorers.base import RewardContext
 
 if TYPE_CHECKING:
     from fgrlhf.reward import AspectReward
@@ -20,6 +22,19 @@ def _not_zero(value: float) -> float:
 
 
 Value = Annotated[Amount, AfterValidator(_not_zero)]
+
+
+def _sha256(value: str) -> str:
+    if not re.fullmatch(r"[0-9a-f]{64}", value):
+        raise ValueError(
+            "it must be the 64 hexadecimal digits that `fgrlhf reward-serve` prints as"
+            f" model_sha256, not {shorten(value, 80)}"
+        )
+    return value
+
+
+Sha256 = Annotated[str, AfterValidator(_sha256)]
+Reads = Literal["segment", "prefix", "increment"]  # of a response: READS_HELP in kinds.py
 
 
 class RewardKind(StrictModel):

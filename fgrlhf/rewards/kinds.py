@@ -10,8 +10,8 @@ reward zero, and builds an object with `segment_scores(prompts, texts)`:
 
 A task adds its own kinds with `Task.rewards`; see docs/rewards.md.
 
-Reward models and classifiers are imported when a reward is built: with transformers they take
-seconds, and reading a config does not need them.
+`build` imports what a kind needs, so that a run imports only what its config names, and reading a
+config imports no torch.
 """
 
 import re
@@ -20,18 +20,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from fgrlhf.base.errors import UserError
 from fgrlhf.configs.older_configs import Earlier
 from fgrlhf.configs.strict import Amount, Count, FilePath, Positive, refuse
 from fgrlhf.configs.user_class import ClassPath, make_object
 from fgrlhf.metrics.config import MetricConfig, models_of
-from fgrlhf.metrics.registry import build_metric
-from fgrlhf.reward import (
-    AspectReward,
-    AtEnd,
-    SegmentClassifierReward,
-    SequenceScorerReward,
-)
 from fgrlhf.reward_models.spec import segmenters_of
 from fgrlhf.reward_utils import (
     DIVIDED_LEVELS,
@@ -42,17 +34,15 @@ from fgrlhf.reward_utils import (
     SegmenterName,
     segmenter_input,
 )
-from fgrlhf.rewards.client import ServerReward
-from fgrlhf.rewards.kind import RewardKind, RuleReward, Value
-from fgrlhf.rewards.scored import Reads, ScorerReward
-from fgrlhf.rewards.text_rewards import MetricReward, MissingEndReward, RegexReward
-from fgrlhf.scorers.base import TextScorer
-from fgrlhf.scorers.context import OnDevice, RewardContext
+from fgrlhf.rewards.kind import Reads, RewardKind, RuleReward, Sha256, Value
+from fgrlhf.scorers.base import OnDevice, RewardContext, TextScorer
 from fgrlhf.scorers.kinds import AnyTextScorer, ClassifierSettings, JudgeSettings
+from fgrlhf.scorers.service import RemoteSettings, VariableName
 from fgrlhf.text_types import Prompt, SegmentScore
 from fgrlhf.words import word_spans
 
 if TYPE_CHECKING:
+    from fgrlhf.reward import AspectReward, SequenceScorerReward
     from fgrlhf.reward_models.scoring import SegmentScorer
 
 READS_HELP = (
@@ -159,7 +149,9 @@ class SegmentClassifier(SegmentModel):
             refuse([("segmenter", NOT_DIVIDED)])
         return self
 
-    def build(self, context: RewardContext) -> SegmentClassifierReward:
+    def build(self, context: RewardContext) -> "AspectReward":
+        from fgrlhf.reward import SegmentClassifierReward
+
         return SegmentClassifierReward(self.scorer(context, "reads"), self.values)
 
 
@@ -170,7 +162,7 @@ class SequenceScorer(OnDevice, RewardKind):
     """
 
     kind: Literal["sequence_scorer"] = "sequence_scorer"
-    reward: ClassVar[type[SequenceScorerReward]] = SequenceScorerReward
+    reward: ClassVar["type[SequenceScorerReward] | None"] = None  # None: SequenceScorerReward
     # facts about a checkpoint that does not store them
     published: ClassVar[dict[str, Any]] = {}
 
@@ -191,7 +183,8 @@ class SequenceScorer(OnDevice, RewardKind):
         default=None, description="likewise, without a template: an end token follows"
     )
 
-    def build(self, context: RewardContext) -> SequenceScorerReward:
+    def build(self, context: RewardContext) -> "AspectReward":
+        from fgrlhf.reward import SequenceScorerReward
         from fgrlhf.reward_models.loading import load_sequence_scorer
 
         context = self.placed(context)
@@ -203,7 +196,8 @@ class SequenceScorer(OnDevice, RewardKind):
             defaults=self.published,
             **model_facts(self, "mean", "std", "with_context", "reads_chat", "ends_with_eos"),
         )
-        return self.reward(scorer, scorer.mean, scorer.std, self.scale, self.bias, self.clip)
+        reward = self.reward or SequenceScorerReward
+        return reward(scorer, scorer.mean, scorer.std, self.scale, self.bias, self.clip)
 
     def model_folders(self) -> tuple[str, ...]:
         return (self.ckpt,)
@@ -220,7 +214,9 @@ class OverScorer(DividesText):
         """Build the scorer and load its model."""
         raise NotImplementedError(f"{type(self).__name__} needs a method `text_scorer`")
 
-    def build(self, context: RewardContext) -> ScorerReward:
+    def build(self, context: RewardContext) -> "AspectReward":
+        from fgrlhf.rewards.scored import ScorerReward
+
         reads: Reads = getattr(self, "reads", "segment")
         return ScorerReward(
             self.text_scorer(context),
@@ -299,7 +295,9 @@ class Increment(DividesText):
     )
     scale: Positive = Field(default=1.0, description="factor of the score")
 
-    def build(self, context: RewardContext) -> ScorerReward:
+    def build(self, context: RewardContext) -> "AspectReward":
+        from fgrlhf.rewards.scored import ScorerReward
+
         scale = self.scale if self.better == "high" else -self.scale
         scorer = self.scorer.build(context)
         return ScorerReward(scorer, self.level, "increment", scale, segmenter=self.segmenter)
@@ -316,7 +314,10 @@ class Metric(RewardKind):
     scale: Value = Field(default=1.0, description="factor of the score")
     threshold: Amount = Field(default=0.0, description="subtracted from the value before scaling")
 
-    def build(self, context: RewardContext) -> MetricReward:
+    def build(self, context: RewardContext) -> "AspectReward":
+        from fgrlhf.metrics.registry import build_metric
+        from fgrlhf.rewards.text_rewards import MetricReward
+
         metric = build_metric(self.metric, context.device, context.dtype, context.prefix)
         return MetricReward(metric, self.scale, self.threshold)
 
@@ -356,7 +357,9 @@ class Regex(DividesText):
             refuse([("otherwise", reason)])
         return self
 
-    def build(self, context: RewardContext) -> RegexReward:
+    def build(self, context: RewardContext) -> "AspectReward":
+        from fgrlhf.rewards.text_rewards import RegexReward
+
         flags = re.IGNORECASE if self.ignore_case else 0
         pattern = re.compile(self.pattern, flags)
         return RegexReward(pattern, self.value, self.otherwise, self.level, self.segmenter)
@@ -430,8 +433,38 @@ class MissingEos(RewardKind):
     kind: Literal["missing_eos"] = "missing_eos"
     value: Value = Field(description="of a response without its end token")
 
-    def build(self, context: RewardContext) -> MissingEndReward:
+    def build(self, context: RewardContext) -> Any:  # it needs the tokens of responses
+        from fgrlhf.rewards.text_rewards import MissingEndReward
+
         return MissingEndReward(self.value)
+
+
+class ServerReward(RemoteSettings, RewardKind):
+    """A reward of a server (`fgrlhf reward-serve`): docs/rewards.md, Rewards as a service.
+
+    `model_sha256` pins the model, so the server may move, and `batch_size` affects rounding only.
+    """
+
+    may_change = (*RemoteSettings.may_change, "url", "token_env", "batch_size")
+
+    kind: Literal["reward_server"] = "reward_server"
+    model_sha256: Sha256 = Field(
+        description="hash of the served model, which the server prints; another model stops the run"
+    )
+    token_env: VariableName = Field(
+        default="FGRLHF_REWARD_TOKEN", description="environment variable with the bearer token"
+    )
+    batch_size: Count = Field(
+        default=512, description="most responses of a request; a server may have a lower limit"
+    )
+
+    def build(self, context: RewardContext) -> "AspectReward":
+        from fgrlhf.rewards.client import RewardClient
+
+        return RewardClient(self, context.prefix)
+
+    def model_folders(self) -> tuple[str, ...]:
+        return (f"sha256:{self.model_sha256}",)
 
 
 class Python(RewardKind):
@@ -441,7 +474,7 @@ class Python(RewardKind):
     of: ClassPath = Field(description="package.module.Class")
     args: dict[str, Any] = Field(default={}, description="keyword arguments of the class")
 
-    def build(self, context: RewardContext) -> AspectReward:
+    def build(self, context: RewardContext) -> "AspectReward":
         return make_object("reward", self.of, self.args, "segment_scores(prompts, texts)")
 
 
@@ -466,29 +499,3 @@ LIBRARY_REWARDS: dict[str, type[RewardKind]] = {
     "judge": Judge,
     "python": Python,
 }
-
-
-def build_aspects(
-    configs: Mapping[str, RewardKind], context: RewardContext
-) -> tuple[dict[str, AspectReward], dict[str, float]]:
-    """The rewards of a config, and their weights.
-
-    A reward of weight 0 is skipped, and its model is not loaded.
-
-    Raises:
-      UserError: a checkpoint is missing or of the wrong kind, or no reward is left.
-    """
-    aspects: dict[str, AspectReward] = {}
-    weights: dict[str, float] = {}
-    for name, config in configs.items():
-        if config.weight == 0:
-            continue
-        aspect = config.build(context)
-        aspects[name] = AtEnd(aspect) if config.place == "end" else aspect
-        weights[name] = config.weight
-    if not aspects:
-        raise UserError(
-            "there is no reward, or every reward has weight 0, so there is nothing to train for."
-            " Give at least one reward under `reward:`"
-        )
-    return aspects, weights

@@ -14,17 +14,17 @@ The header `Authorization: Bearer TOKEN` is required. A refusal has a body {"err
 JSON writes the shortest text that reads back to the same float64: values arrive bit for bit.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.files import parse_json
 from fgrlhf.configs.strict import StrictModel, validate
 from fgrlhf.reward_models.prefix import Prefix, PrefixFn
 from fgrlhf.reward_models.spec import is_finite_number
+from fgrlhf.rewards.kind import Sha256
 from fgrlhf.scorers.answer_cache import content_hash
 from fgrlhf.text_types import Prompt, SegmentScore
 
@@ -32,16 +32,6 @@ PROTOCOL = 1
 LONGEST_LABEL = 1_000  # characters
 
 
-def _sha256(value: str) -> str:
-    if not re.fullmatch(r"[0-9a-f]{64}", value):
-        raise ValueError(
-            "it must be the 64 hexadecimal digits that `fgrlhf reward-serve` prints as"
-            f" model_sha256, not {shorten(value, 80)}"
-        )
-    return value
-
-
-Sha256 = Annotated[str, AfterValidator(_sha256)]
 Scores = list[SegmentScore] | None
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import islice, pairwise
-from typing import Any, Literal
+from typing import Any
 
 from fgrlhf.reward_utils import (
     MULTILINGUAL,
@@ -12,10 +12,9 @@ from fgrlhf.reward_utils import (
     Span,
     load_segmenter,
 )
+from fgrlhf.rewards.kind import Reads
 from fgrlhf.scorers.base import TextScorer, score_texts
 from fgrlhf.text_types import Prompt, ResponseTokens, SegmentScore
-
-Reads = Literal["segment", "prefix", "increment"]
 
 
 def divided(

@@ -18,10 +18,9 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 
 from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.configs.sections import ParallelConfig, TrainSection
 from fgrlhf.kernels.choice import slow_bf16_note
 from fgrlhf.models.sharding import shard
-from fgrlhf.runs.rl_config import ParallelConfig
-from fgrlhf.runs.supervised_config import TrainSection
 from fgrlhf.types import Rollout, TokenReward
 
 Result = TypeVar("Result")

@@ -7,6 +7,18 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from fgrlhf.configs.sections import (
+    ABOUT_CHECKPOINTING,
+    ABOUT_DECODER_PREFIX,
+    ABOUT_OPTIMIZER,
+    EvalGenerationConfig,
+    LoggingConfig,
+    LoRAConfig,
+    OptimizerName,
+    ParallelConfig,
+    Sampling,
+    is_quantized,
+)
 from fgrlhf.configs.strict import (
     BatchSize,
     Count,
@@ -29,9 +41,6 @@ from fgrlhf.metrics.config import (
     best_metric_mistakes,
     models_of,
 )
-from fgrlhf.models.config import ABOUT_CHECKPOINTING, ABOUT_DECODER_PREFIX, LoRAConfig, is_quantized
-from fgrlhf.runs.optimizer import ABOUT_OPTIMIZER, OptimizerName
-from fgrlhf.runs.rl_config import EvalGenerationConfig, LoggingConfig, ParallelConfig
 
 
 class DPOPolicyConfig(StrictModel):
@@ -188,6 +197,17 @@ class DPOConfig(StrictModel):
             mistakes += policy.lora.mistakes("model.policy_model.lora", self.train.dropout)
         refuse([("", text) for text in mistakes])
         return self
+
+    @property
+    def eval_sampling(self) -> Sampling:
+        """How evaluations on dev sample responses."""
+        generation = self.model.policy_model.eval_generation_kwargs
+        return generation.sampling(self.env.max_generated_len)
+
+    @property
+    def logprob_temperature(self) -> float:
+        """The temperature of log-probabilities in the KL."""
+        return 1.0
 
     @property
     def inputs(self) -> list[str]:

@@ -1,13 +1,19 @@
-"""Folders in which a training would replace what it did not write."""
+"""What a folder holds when a training starts: models that it must not replace, digests of code."""
 
 import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from pydantic import BaseModel
+
 from fgrlhf.base.errors import UserError, first_problems, shorten
-from fgrlhf.base.files import write_json
+from fgrlhf.base.files import read_json, sha256, write_json
 from fgrlhf.configs.strict import StrictModel
-from fgrlhf.runs.stage import changes_since
+from fgrlhf.configs.user_class import own_code
+from fgrlhf.load import code_of
+from fgrlhf.runs.runlog import is_main_rank
+from fgrlhf.runs.stage import changes_since, hold
+from fgrlhf.task import Task
 
 # Files of which one is in every model's folder, whoever wrote it.
 MODEL_FILES = ("*.safetensors", "*.bin", "*.pt", "*.pth", "reward_model.json", "linear_scorer.json")
@@ -105,3 +111,30 @@ def _is_same(path: str | Path, other: str | Path) -> bool:
         return os.path.samefile(path, other)
     except (OSError, ValueError):  # one of them does not exist, or is the name of a model
         return False
+
+
+def note_changed_code(task: Task, config: BaseModel, folder: Path) -> None:
+    """Record the user's code, and print a note if it changed since a run began.
+
+    That is the task's code and the classes that the config names (`kind: python`). A run can be
+    continued or reused after such a change, since most changes do not affect it. `task_code.json`
+    has the digests. A run that stopped before its first checkpoint begins anew.
+    """
+    if not is_main_rank():
+        return
+    path = folder / "task_code.json"
+    files = {**code_of(task), **own_code(config)}
+    now = {name: sha256(file) for name, file in files.items()}
+    with hold(folder):
+        if not (path.is_file() and any((folder / "checkpoints").glob("step-*"))):
+            write_json(path, now)
+            return
+        before = read_json(path)
+    changed = sorted(name for name in {*now, *before} if now.get(name) != before.get(name))
+    if changed:
+        print(
+            f"note: {', '.join(changed)} changed since the run in {folder} began: to train with"
+            " the present files from the start, remove that folder or set another"
+            " logging.save_dir",
+            flush=True,
+        )

@@ -1,15 +1,11 @@
 """The optimiser of all training loops."""
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
 
-OptimizerName = Literal["adamw", "adamw_8bit"]
-ABOUT_OPTIMIZER = (
-    "adamw_8bit: two bytes of state per trained weight instead of eight; needs the package"
-    " bitsandbytes"
-)
+from fgrlhf.configs.sections import OptimizerName
 
 
 def make_optimizer(
@@ -35,7 +31,6 @@ def make_optimizer(
     """
     if name == "adamw":
         return torch.optim.AdamW(groups, betas=betas, eps=eps, weight_decay=0.0, fused=True)
-    # imported here: with transformers it takes seconds, and a config only needs the names above
     from fgrlhf.models.quantized import bitsandbytes
 
     library: Any = bitsandbytes("train.optimizer=adamw_8bit")
@@ -62,7 +57,6 @@ def decayed(module: nn.Module, weight_decay: float) -> list[dict]:
 
     These are the groups of transformers' Trainer.
     """
-    # imported here: with transformers it takes seconds, and a config only needs the names above
     from transformers.trainer_pt_utils import get_parameter_names
 
     decays = set(get_parameter_names(module, [nn.LayerNorm], list(_NOT_DECAYED)))

@@ -6,24 +6,38 @@ algorithms (`RLConfig.unused_settings`), and those of a disabled tracker (`Loggi
 """
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from fgrlhf.algorithms.config import RunSettings
-from fgrlhf.algorithms.ppo import PPOConfig
-from fgrlhf.algorithms.protocol import Algorithm
-from fgrlhf.algorithms.published import read_with_ppo_section
-from fgrlhf.algorithms.registry import ALGORITHMS, AnyAlgorithm, algorithm_class, has_own_hooks
+from fgrlhf.algorithms.config import PPOConfig, RunSettings
+from fgrlhf.algorithms.registry import (
+    AnyAlgorithm,
+    algorithm_class,
+    algorithms_with_critic,
+    own_hooks,
+    read_with_ppo_section,
+)
+from fgrlhf.configs.sections import (
+    ABOUT_CHECKPOINTING,
+    ABOUT_DECODER_PREFIX,
+    ABOUT_OPTIMIZER,
+    EvalGenerationConfig,
+    GenerationConfig,
+    LoggingConfig,
+    LoRAConfig,
+    OptimizerName,
+    ParallelConfig,
+    Sampling,
+    is_quantized,
+)
 from fgrlhf.configs.strict import (
     BatchSize,
     Count,
     Epsilon,
     FilePath,
     Kernels,
-    Name,
     NonNegativeCount,
     Positive,
     Rate,
@@ -41,70 +55,8 @@ from fgrlhf.metrics.config import (
     models_of,
 )
 from fgrlhf.metrics.pooled import NOT_REWARDS
-from fgrlhf.models.config import ABOUT_CHECKPOINTING, ABOUT_DECODER_PREFIX, LoRAConfig, is_quantized
-from fgrlhf.models.decoding import Sampling
 from fgrlhf.rewards.kind import RewardKind
-from fgrlhf.runs.optimizer import ABOUT_OPTIMIZER, OptimizerName
 from fgrlhf.samplers.config import AnySampler, LocalSamplerConfig, VllmSamplerConfig
-
-
-class GenerationConfig(StrictModel):
-    """How responses are sampled in training."""
-
-    do_sample: bool = Field(default=True, description="false: take the most probable response")
-    top_k: NonNegativeCount | None = Field(
-        default=None, description="sample from the k most probable tokens; null: from all"
-    )
-    top_p: float | None = Field(
-        default=None,
-        gt=0,
-        le=1,
-        description="sample from the smallest set of tokens with this probability; null: from all",
-    )
-    temperature: Temperature = Field(default=1.0, description="divides the logits before sampling")
-    num_beams: int = Field(
-        default=1, ge=1, le=64, description="of beam search; above 1 it needs do_sample=false"
-    )
-
-    @model_validator(mode="after")
-    def _beams_or_sampling(self):
-        if self.do_sample and self.num_beams > 1:
-            raise ValueError(
-                f"num_beams={self.num_beams} searches for the most probable response, but"
-                " do_sample=true samples one: set do_sample=false or num_beams=1"
-            )
-        if self.do_sample and self.top_k == 1:
-            raise ValueError(
-                "top_k=1 leaves only the most probable token, so nothing is sampled: set"
-                " do_sample=false without top_k, or a larger top_k"
-            )
-        if not self.do_sample:
-            refuse(
-                unread_keys(
-                    self,
-                    ["top_k", "top_p", "temperature"],
-                    "since do_sample is false and the most probable response is taken: set"
-                    " do_sample=true, or leave it out",
-                )
-            )
-        return self
-
-    def sampling(self, max_new_tokens: int) -> Sampling:
-        return Sampling(
-            max_new_tokens,
-            self.do_sample,
-            self.temperature,
-            self.top_k or 0,
-            self.top_p,
-            self.num_beams,
-        )
-
-
-class EvalGenerationConfig(GenerationConfig):
-    """How responses are generated in evaluations."""
-
-    do_sample: bool = Field(default=False, description="false: take the most probable response")
-
 
 ABOUT_TOP_LAYERS = (
     "train only the top layers; those below are frozen and computed once per rollout. null: all"
@@ -271,38 +223,6 @@ class TrainConfig(StrictModel):
         return self
 
 
-class LoggingConfig(StrictModel):
-    """The section `logging`."""
-
-    run_name: Name = Field(default="run", description="name in logs, progress and trackers")
-    save_dir: FilePath = Field(description="folder of the run")
-    wandb_log: bool = Field(default=False, description="also log to Weights & Biases")
-    wandb_entity: str | None = Field(default=None, description="Weights & Biases: user or team")
-    wandb_project: str = Field(default="fgrlhf", description="Weights & Biases: project")
-    tensorboard: bool = Field(default=False, description="also write TensorBoard files")
-    log_interval: Count = Field(default=1, description="steps between lines of metrics.jsonl")
-    n_samples: NonNegativeCount = Field(
-        default=16, description="rollouts logged with their token rewards at each evaluation"
-    )
-
-    def trackers(self) -> dict[str, Any]:
-        """The arguments of `RunLog` for the enabled trackers."""
-        wandb = {"project": self.wandb_project, "entity": self.wandb_entity, "name": self.run_name}
-        return {"wandb": wandb if self.wandb_log else None, "tensorboard": self.tensorboard}
-
-    def notes(self) -> list[str]:
-        """Notes to print at the start: settings of a tracker that is off.
-
-        A single switch turns a tracker off, so its settings are not an error.
-        """
-        if self.wandb_log:
-            return []
-        mistakes = unread_keys(
-            self, ["wandb_entity", "wandb_project"], "since logging.wandb_log is false"
-        )
-        return [f"note: logging.{key}: {text}" for key, text in mistakes]
-
-
 class DataConfig(StrictModel):
     """The section `data` of RL."""
 
@@ -313,35 +233,6 @@ class DataConfig(StrictModel):
         default=None, description="prompts to evaluate on; null: the task generates them"
     )
     seed: Seed = Field(default=0, description="of generated prompts: their order, or a sample")
-
-
-class ParallelConfig(StrictModel):
-    """The section `parallel`: how several processes hold the models."""
-
-    strategy: Literal["ddp", "fsdp2"] = Field(
-        default="ddp",
-        description=(
-            "with several processes. ddp: each holds whole models; fsdp2: each stores a part of the"
-            " weights, gradients and optimiser state"
-        ),
-    )
-
-    def mistakes(self, unsupported: Mapping[str, bool]) -> list[str]:
-        """Mistakes of a config with settings that fsdp2 does not support.
-
-        Args:
-          unsupported: setting -> whether the config has it.
-        """
-        if self.strategy != "fsdp2":
-            return []
-        found = []
-        for setting, is_set in unsupported.items():
-            if is_set:
-                found.append(
-                    f"parallel.strategy is fsdp2, which does not support {setting} yet: leave it"
-                    " out, or set parallel.strategy=ddp"
-                )
-        return found
 
 
 class RLConfig(StrictModel):
@@ -430,11 +321,10 @@ class RLConfig(StrictModel):
                 " of its own, or model.value_model.policy_value_sharing=true, a head on the policy"
             ]
         if not self.needs_values and warmup:
-            with_critic = [key for key, algorithm in ALGORITHMS.items() if algorithm.needs_values]
             return [
                 f"train.n_critic_warmup_steps is {warmup}, but `{name}` has no critic to warm up:"
                 " set it to 0, or use an algorithm with a critic:"
-                f" {', '.join(with_critic)}"
+                f" {', '.join(algorithms_with_critic())}"
             ]
         return []
 
@@ -448,7 +338,7 @@ class RLConfig(StrictModel):
                 "train.optimizer=adamw_8bit": self.train.optimizer == "adamw_8bit",
                 "model.policy_model.train_top_layers": policy.train_top_layers is not None,
                 "model.value_model.train_top_layers": critic.train_top_layers is not None,
-                algorithm: has_own_hooks(algorithm_class(self.algorithm)),
+                algorithm: bool(own_hooks(algorithm_class(self.algorithm))),
             }
         )
 
@@ -457,7 +347,6 @@ class RLConfig(StrictModel):
         if not isinstance(self.sampler, VllmSamplerConfig):
             return []
         generation = self.model.policy_model.train_generation_kwargs
-        algorithm = algorithm_class(self.algorithm)
         way_out = "change it, or set sampler.kind=local"
         mistakes = []
         if not generation.do_sample:
@@ -476,7 +365,7 @@ class RLConfig(StrictModel):
                 "train.dropout is true, but the server of `sampler` has no dropout: set"
                 " train.dropout_in_rollouts=false, or set sampler.kind=local"
             )
-        if algorithm.training_policy is not Algorithm.training_policy:
+        if "training_policy" in own_hooks(algorithm_class(self.algorithm)):
             mistakes.append(
                 f"algorithm.name is {self.algorithm.name}, which samples from a masked policy, but"
                 f" the server of `sampler` has the whole one: {way_out}"
@@ -527,6 +416,12 @@ class RLConfig(StrictModel):
         if not reuses_rollouts and "n_ppo_epoch_per_rollout" in self.train.model_fields_set:
             keys.append("train.n_ppo_epoch_per_rollout")
         return sorted(keys)
+
+    @property
+    def eval_sampling(self) -> Sampling:
+        """How evaluations on dev sample responses."""
+        generation = self.model.policy_model.eval_generation_kwargs
+        return generation.sampling(self.env.max_generated_len)
 
     @property
     def train_sampling(self) -> Sampling:

@@ -1,7 +1,9 @@
-"""Metrics and samples to log, computed from a step's global rollout."""
+"""What a step logs: times of its phases, and metrics and samples of its global rollout."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -10,6 +12,30 @@ from torch import Tensor
 from fgrlhf.text_types import segment_rows
 from fgrlhf.types import Advantages, Rollout, TokenReward
 from fgrlhf.utils import ROUNDING, masked_mean, masked_var
+
+
+class PhaseClock:
+    """Times named blocks of one step.
+
+    clock = PhaseClock()
+    with clock.time("rollout"):
+        ...
+    clock.seconds(["rollout"])  # {"time/rollout": 1.6}
+    """
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = {}
+
+    @contextmanager
+    def time(self, phase: str) -> Iterator[None]:
+        """Measure the block, in seconds; a later block with the same name replaces the first."""
+        started = perf_counter()
+        yield
+        self._seconds[phase] = perf_counter() - started
+
+    def seconds(self, phases: Iterable[str]) -> dict[str, float]:
+        """The metrics `time/<phase>` of these phases."""
+        return {f"time/{phase}": self._seconds[phase] for phase in phases}
 
 
 def explained_variance(values_BT: Tensor, returns_BT: Tensor, mask_BT: Tensor) -> float:

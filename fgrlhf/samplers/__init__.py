@@ -2,6 +2,7 @@
 
 __all__ = [
     "config",
+    "correction",
     "one_step_behind",
     "sampler",
     "vllm",

@@ -13,7 +13,7 @@ speed of either side, so a run can be repeated. Responses that are known but not
 part of a checkpoint: the weights that sampled them are not.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -22,17 +22,14 @@ from torch.nn.utils.rnn import pad_sequence
 from fgrlhf.base.background import Background
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.seeds import derive_seed
+from fgrlhf.configs.sections import Sampling
 from fgrlhf.models.base import Policy
-from fgrlhf.models.decoding import Sampling
-from fgrlhf.samplers.sampler import SavePolicy
+from fgrlhf.samplers.sampler import Pending, Sampler, SavePolicy
 from fgrlhf.samplers.vllm import VllmSampler
-from fgrlhf.types import Response
-
-# (ids_T, logprobs_T) of responses on the CPU, by `response_keys`
-Pending = Mapping[int, tuple[Tensor, Tensor]]
+from fgrlhf.types import Advantages, Response, Rollout
 
 
-class OneStepBehind:
+class OneStepBehind(Sampler):
     """A `Sampler` whose responses were sampled one step earlier.
 
     Attributes:
@@ -43,6 +40,7 @@ class OneStepBehind:
     """
 
     has_own_weights = True
+    samples_ahead = True
 
     def __init__(self, sampler: VllmSampler):
         self.pending: Pending = {}
@@ -66,7 +64,7 @@ class OneStepBehind:
         num_samples: int,
         temperature: float,
     ) -> None:
-        """Let the server start on responses; the arguments are those of `sample`.
+        """`Sampler.begin`.
 
         A thread waits for the answers. It only sends requests: models, tokenisers and random
         numbers stay with the caller's thread.
@@ -87,7 +85,7 @@ class OneStepBehind:
         self._running = (keys, Background(ask))
 
     def wait(self) -> None:
-        """Wait for the responses that were begun, if any; they are then pending.
+        """`Sampler.wait`.
 
         Raises:
           UserError: any fault of the server; the message names it.
@@ -102,9 +100,16 @@ class OneStepBehind:
         self.pending = {key: (ids[:length], values[:length]) for key, ids, values, length in rows}
 
     def restore(self, pending: Pending) -> None:
-        """Continue from a checkpoint, with its pending responses."""
         self.pending = pending
         self._running = None
+
+    def gap_metrics(self, rollout: Rollout, step: int) -> dict[str, float]:
+        return self._sampler.gap_metrics(rollout, step)
+
+    def weighted(
+        self, advantages: Advantages, old: Rollout
+    ) -> tuple[Advantages, dict[str, Tensor]]:
+        return self._sampler.weighted(advantages, old)
 
     def sample(
         self,
@@ -159,32 +164,3 @@ def response_keys(
         derive_seed(seed, "prompt", *prompts[row // num_samples])
         for row, seed in enumerate(row_seeds)
     ]
-
-
-def pending_tensors(parts: Iterable[Pending]) -> dict[str, Tensor]:
-    """The processes' pending responses as tensors of one file; {} if there are none."""
-    keys: list[int] = []
-    ids: list[Tensor] = []
-    logprobs: list[Tensor] = []
-    for part in parts:
-        for key, (ids_T, logprobs_T) in part.items():
-            keys.append(key)
-            ids.append(ids_T)
-            logprobs.append(logprobs_T)
-    if not keys:
-        return {}
-    return {
-        "keys_B": torch.tensor(keys),
-        "lengths_B": torch.tensor([len(ids_T) for ids_T in ids]),
-        "ids_BT": pad_sequence(ids, batch_first=True),
-        "logprobs_BT": pad_sequence(logprobs, batch_first=True),
-    }
-
-
-def pending_responses(tensors: Mapping[str, Tensor]) -> Pending:
-    """The inverse of `pending_tensors`, for every process: each asks for its own responses."""
-    if not tensors:
-        return {}
-    keys, lengths = tensors["keys_B"].tolist(), tensors["lengths_B"].tolist()
-    rows = zip(keys, tensors["ids_BT"], tensors["logprobs_BT"], lengths)
-    return {key: (ids[:length], values[:length]) for key, ids, values, length in rows}

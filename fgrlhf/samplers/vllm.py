@@ -35,13 +35,14 @@ from torch import Tensor
 from fgrlhf.base.background import run_parallel, wait_for
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.files import parse_json
+from fgrlhf.configs.sections import Sampling
 from fgrlhf.models.base import Policy
-from fgrlhf.models.decoding import Sampling
 from fgrlhf.samplers.config import VllmSamplerConfig
-from fgrlhf.samplers.sampler import SavePolicy
+from fgrlhf.samplers.correction import checked_gap, importance_weighted
+from fgrlhf.samplers.sampler import Sampler, SavePolicy
 from fgrlhf.samplers.shared_weights import publish_weights
 from fgrlhf.scorers.service import GivenUp, Refused, Service, TooLong, openai_message
-from fgrlhf.types import Response
+from fgrlhf.types import Advantages, Response, Rollout
 
 NO_ROUTE = (404, 405)
 ABOVE_ZERO = 1e-3  # a log-probability may be this far above 0, by rounding
@@ -55,7 +56,7 @@ class NotComplete(OSError):
     """An answer without a complete response, which the next attempt may give."""
 
 
-class VllmSampler:
+class VllmSampler(Sampler):
     """Samples on a vLLM server that serves the model in `config.sync_dir`.
 
     Attributes:
@@ -171,6 +172,14 @@ class VllmSampler:
             policy, prompt_ids_GP, prompt_mask_GP, sampling, row_seeds, num_samples, temperature
         )
         return ask()
+
+    def gap_metrics(self, rollout: Rollout, step: int) -> dict[str, float]:
+        return checked_gap(rollout, self.config, step)
+
+    def weighted(
+        self, advantages: Advantages, old: Rollout
+    ) -> tuple[Advantages, dict[str, Tensor]]:
+        return importance_weighted(advantages, old, self.config)
 
     def prepare(
         self,

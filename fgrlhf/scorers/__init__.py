@@ -4,7 +4,6 @@ __all__ = [
     "answer_cache",
     "base",
     "classifier",
-    "context",
     "judge",
     "kinds",
     "linear",

@@ -11,7 +11,7 @@ from fgrlhf.models.loading import check_vocabulary, load_config, load_tokenizer,
 from fgrlhf.reward_models.conversation import ConversationReader
 from fgrlhf.reward_models.inputs import longest_input
 from fgrlhf.reward_models.loading import check_score, refuse_reading
-from fgrlhf.reward_models.shapes import shape_of_config
+from fgrlhf.reward_models.network_config import shape_of_config
 from fgrlhf.text_types import Prompt
 
 if TYPE_CHECKING:

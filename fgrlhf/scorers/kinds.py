@@ -15,9 +15,7 @@ from pydantic import Field, model_validator
 from fgrlhf.configs.strict import Amount, Count, FilePath, refuse
 from fgrlhf.configs.unions import any_kind
 from fgrlhf.configs.user_class import ClassPath, make_object
-from fgrlhf.scorers.base import TextScorer, TextScorerKind
-from fgrlhf.scorers.context import OnDevice, RewardContext
-from fgrlhf.scorers.models import AGGREGATES, Standardized, WithoutError
+from fgrlhf.scorers.base import OnDevice, RewardContext, TextScorer, TextScorerKind
 from fgrlhf.scorers.service import Address, RemoteSettings, VariableName
 
 
@@ -74,6 +72,7 @@ class SequenceModelScorer(OnDevice, TextScorerKind):
 
     def build(self, context: RewardContext) -> TextScorer:
         from fgrlhf.reward_models.loading import load_sequence_scorer
+        from fgrlhf.scorers.models import Standardized
 
         context = self.placed(context)
         model = load_sequence_scorer(
@@ -99,6 +98,7 @@ class SegmentModelScorer(OnDevice, TextScorerKind):
 
     def build(self, context: RewardContext) -> TextScorer:
         from fgrlhf.reward_models.loading import load_segment_classifier
+        from fgrlhf.scorers.models import AGGREGATES, WithoutError
 
         context = self.placed(context)
         model = load_segment_classifier(

@@ -8,8 +8,7 @@ from pydantic import Field
 from fgrlhf.data.published import PublishedSet
 from fgrlhf.data.rows import Row, RowError, check_list, check_place, check_texts
 from fgrlhf.rewards.kind import RewardKind
-from fgrlhf.scorers.base import TextScorer, score_texts
-from fgrlhf.scorers.context import RewardContext
+from fgrlhf.scorers.base import RewardContext, TextScorer, score_texts
 from fgrlhf.scorers.kinds import AnyTextScorer
 from fgrlhf.text_types import Prompt, SegmentScore
 from tasks.text_task import text_task

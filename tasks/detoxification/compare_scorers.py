@@ -21,8 +21,7 @@ from fgrlhf.base.files import read_json
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import FilePath, StrictModel
-from fgrlhf.scorers.base import TextScorer, score_texts
-from fgrlhf.scorers.context import RewardContext
+from fgrlhf.scorers.base import RewardContext, TextScorer, score_texts
 from fgrlhf.scorers.kinds import LinearScorerKind, SegmentModelScorer, SequenceModelScorer
 from fgrlhf.stats import Interval
 from fgrlhf.text_types import Prompt

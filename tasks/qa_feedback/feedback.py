@@ -14,10 +14,10 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator
 
-from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.base.errors import UserError, counted, shorten
 from fgrlhf.base.files import read_jsonl, write_text
 from fgrlhf.data.judgements import Judgement
-from fgrlhf.data.problems import DataError, counted
+from fgrlhf.data.problems import DataError
 from fgrlhf.data.read import read_rows
 from fgrlhf.reward_models.prefix import Prefix
 from fgrlhf.text_types import Prompt

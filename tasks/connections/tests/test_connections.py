@@ -12,7 +12,9 @@ from fgrlhf.base.files import read_jsonl, write_json
 from fgrlhf.cli import evaluate, rl, tiny_model
 from fgrlhf.configs.strict import load_config
 from fgrlhf.data.formats import DEMONSTRATIONS
-from fgrlhf.task_config import build_reward, rl_config
+from fgrlhf.rewards.build import build_reward
+from fgrlhf.scorers.base import RewardContext
+from fgrlhf.task_config import rl_config
 from fgrlhf.text_types import Prompt
 from interface_html.items import read_items
 from interface_html.tasks import feedback_of
@@ -366,8 +368,8 @@ def test_the_scalar_reward_is_the_sum_of_the_dense_one(scale, folder):
     for name in ("dense", "scalar"):
         path = TRAINING / f"{scale}_{name}_config.yml"
         configs[name] = load_config(rl_config(TASK), path)
-    dense = build_reward(TASK, configs["dense"].reward)
-    scalar = build_reward(TASK, configs["scalar"].reward)
+    dense = build_reward(configs["dense"].reward, RewardContext(TASK.rm_prefix))
+    scalar = build_reward(configs["scalar"].reward, RewardContext(TASK.rm_prefix))
     for text, labels, _ in CASES.values():
         (by_line,) = dense.segment_scores([PUZZLE], [text])["groups"]
         (at_end,) = scalar.segment_scores([PUZZLE], [text])["groups"]

@@ -13,7 +13,7 @@ from fgrlhf.configs.strict import load_config
 from fgrlhf.data.formats import COMPARISONS
 from fgrlhf.data.split import hash_share
 from fgrlhf.reward_utils import BLANK, load_segmenter
-from fgrlhf.scorers.context import RewardContext
+from fgrlhf.scorers.base import RewardContext
 from fgrlhf.scorers.kinds import SegmentModelScorer
 from fgrlhf.stats import Interval
 from fgrlhf.task_config import rl_config

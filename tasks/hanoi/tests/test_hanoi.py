@@ -9,7 +9,9 @@ from fgrlhf.base.files import read_json, read_jsonl
 from fgrlhf.cli import evaluate, rl, tiny_model
 from fgrlhf.configs.strict import load_config
 from fgrlhf.reward import AtEnd
-from fgrlhf.task_config import build_reward, rl_config
+from fgrlhf.rewards.build import build_reward
+from fgrlhf.scorers.base import RewardContext
+from fgrlhf.task_config import rl_config
 from fgrlhf.text_types import Prompt
 from sft import run_sft
 from sft.config import SFTConfig
@@ -116,8 +118,9 @@ def output_dir(tmp_path, monkeypatch) -> Path:
 def test_the_reward_of_the_config_is_dense_or_a_scalar(output_dir):
     dense = config("mini_dense_config.yml")
     at_end = config("mini_dense_config.yml", "reward.moves.place=end")
-    assert isinstance(build_reward(TASK, dense.reward).aspects["moves"], Moves)
-    assert isinstance(build_reward(TASK, at_end.reward).aspects["moves"], AtEnd)
+    for settings, kind in ((dense, Moves), (at_end, AtEnd)):
+        reward = build_reward(settings.reward, RewardContext(TASK.rm_prefix))
+        assert isinstance(reward.aspects["moves"], kind)
 
 
 def test_every_stage_runs(output_dir):

@@ -4,7 +4,9 @@ import pytest
 
 from fgrlhf.configs.strict import load_config
 from fgrlhf.data.rows import Row, RowError
-from fgrlhf.task_config import build_reward, rl_config
+from fgrlhf.rewards.build import build_reward
+from fgrlhf.scorers.base import RewardContext
+from fgrlhf.task_config import rl_config
 from fgrlhf.text_types import Prompt
 from tasks.iwslt2017.task import TASK, prompts
 
@@ -30,6 +32,6 @@ def test_the_reward_is_one_minus_the_edit_rate(monkeypatch):
         monkeypatch.setenv(name, "somewhere")
     config = load_config(rl_config(TASK), "tasks/iwslt2017/ppo_config.yml")
     prompt = Prompt("0", "", ("Das ist ein Hund.",))
-    reward = build_reward(TASK, config.reward)
+    reward = build_reward(config.reward, RewardContext(TASK.rm_prefix))
     scores = reward.segment_scores([prompt] * 2, ["Das ist kein Hund.", "Das ist ein Hund."])
     assert [score[0].value for score in scores["ter"]] == pytest.approx([1 - 1 / 4, 1])

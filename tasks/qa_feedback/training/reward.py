@@ -17,7 +17,7 @@ from fgrlhf.configs.strict import Amount, refuse
 from fgrlhf.reward import CombinedReward, SegmentClassifierReward, SequenceScorerReward
 from fgrlhf.rewards.kind import RewardKind
 from fgrlhf.rewards.kinds import SegmentModel, SequenceScorer
-from fgrlhf.scorers.context import RewardContext
+from fgrlhf.scorers.base import RewardContext
 
 
 class _OneLevelReward(SegmentClassifierReward):

@@ -7,7 +7,9 @@ import pytest
 from fgrlhf.base.files import read_json, read_jsonl
 from fgrlhf.cli import evaluate, rl, tiny_model
 from fgrlhf.configs.strict import load_config
-from fgrlhf.task_config import build_reward, rl_config
+from fgrlhf.rewards.build import build_reward
+from fgrlhf.scorers.base import RewardContext
+from fgrlhf.task_config import rl_config
 from fgrlhf.text_types import Prompt
 from tasks.sentiment.lexicons import Pattern, Vader
 from tasks.sentiment.task import OPENINGS, TASK, openings
@@ -81,7 +83,8 @@ def test_dense_and_holistic_rewards_have_equal_sums(environment):
     prompts = [Prompt("0", "So")]
     sums = []
     for path, segments in ((DENSE, 3), (HOLISTIC, 1)):
-        reward = build_reward(TASK, load_config(rl_config(TASK), path).reward)
+        configs = load_config(rl_config(TASK), path).reward
+        reward = build_reward(configs, RewardContext(TASK.rm_prefix))
         (scores,) = reward.segment_scores(prompts, [text])["sentiment"]
         assert len(scores) == segments
         sums.append(sum(score.value for score in scores))
