@@ -176,11 +176,11 @@ def _errors(schema: Schema, row: Mapping[str, Any], errors: list) -> Iterator[Co
             yield field, not_a(dict, error)
             continue
         yield from unknown_key_problems(error, f"{field}.", keys)
-        yield from _severity(schema, error, field)
         complaints = _kind_and_place(error, field, names)
         yield from complaints
         if complaints:
             continue  # the rest needs a kind and two numbers
+        yield from _severity(schema, error, field)
         yield from _reason(schema, error, field)
         side, complaints = _text_of_mark(schema, error, field)
         yield from complaints
@@ -271,7 +271,7 @@ def _severity(schema: Schema, error: Mapping[str, Any], field: str) -> Iterator[
     if not schema.severities:
         return
     names = tuple(severity.name for severity in schema.severities)
-    kind = error.get("error type")
+    kind = error["error type"]
     if kind in schema.liked_kinds:
         if "severity" in error:
             yield f"{field}.severity", f"must be left out: {kind} is no error"

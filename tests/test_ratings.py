@@ -74,7 +74,7 @@ def test_mistakes_of_a_schema_are_named(tmp_path, ratings, message):
     assert message in str(error.value)
 
 
-# ---- rules (the browser has the same: test_rating_page.py) ---------------------------------------
+# ---- rules (the browser has the same: test_page_rules.py) ---------------------------------------
 
 # ratings, and the fields that are complained about
 CASES = [

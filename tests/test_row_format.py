@@ -287,31 +287,30 @@ def test_the_browser_reads_and_writes_the_same_rows(chromium, full, tmp_path):
         assert result == rows_text([item.row, full.format.feedback_row(full.schema, item)])
 
 
-@pytest.mark.parametrize(
-    "row, reason",
-    [
+READ = """files => files.map((rows) => {
+    try { FG.readItems(FG_SCHEMA, JSON.stringify(rows)); return "read"; }
+    catch (error) { return error.message; }
+})"""
+
+
+def test_the_browser_refuses_what_python_refuses(chromium, full, tmp_path):
+    wrong = [
         (changed_row(references="A cat."), "`references` must be a list of texts"),
         (changed_row(references=["A cat.", 3]), "`references` must be a list of texts"),
         (changed_row(**{"further references": ["x"]}), "use for something else: rename it"),
         (changed_row(response="second"), "`response` is not the first of `responses`, in which"),
         (changed_row(response=3), "`response` is not the first of `responses`, in which"),
-    ],
-)
-def test_the_browser_refuses_what_python_refuses(chromium, full, tmp_path, row, reason):
-    with pytest.raises(DataError):
-        read_items(full, write(tmp_path / "wrong.json", [row]))
+    ]
+    for row, _ in wrong:
+        with pytest.raises(DataError):
+            read_items(full, write(tmp_path / "wrong.json", [row]))
     items = read_items(full, write(tmp_path / "rows.json", [FULL]))
     page = tmp_path / "page.html"
     page.write_text(self_contained(full, "annotation", items))
     with opened(chromium, where=page) as tab:
-        message = tab.evaluate(
-            """row => {
-            try { FG.readItems(FG_SCHEMA, JSON.stringify([row])); return "read"; }
-            catch (error) { return error.message; }
-        }""",
-            row,
-        )
-    assert message.startswith("row 0 of the file: ") and reason in message
+        messages = tab.evaluate(READ, [[row] for row, _ in wrong])
+    for message, (_, reason) in zip(messages, wrong):
+        assert message.startswith("row 0 of the file: ") and reason in message
 
 
 def test_the_browser_refuses_an_id_that_two_rows_have(chromium, tmp_path):
@@ -329,13 +328,7 @@ def test_the_browser_refuses_an_id_that_two_rows_have(chromium, tmp_path):
     items = read_items(TOXICITY, write(tmp_path / "rows.json", [MARKED]))
     page.write_text(self_contained(TOXICITY, "annotation", items))
     with opened(chromium, where=page) as tab:
-        messages = tab.evaluate(
-            """files => files.map((rows) => {
-            try { FG.readItems(FG_SCHEMA, JSON.stringify(rows)); return "read"; }
-            catch (error) { return error.message; }
-        })""",
-            files,
-        )
+        messages = tab.evaluate(READ, files)
     reasons = []
     for rows in files:
         try:
