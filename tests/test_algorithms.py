@@ -652,19 +652,6 @@ def python(of, **changes):
     return {"algorithm__name": "python", "algorithm__of": of, "algorithm__bonus": 2.0, **changes}
 
 
-def test_an_algorithm_outside_the_library_learns(outside, tmp_path):
-    changes = {
-        "env__max_generated_len": 1,
-        "env__train_num_samples_per_input": 8,
-        "algorithm__kl_coef": 0.0,
-        "train__lr": LR["t5"],
-    }
-    cfg = config(tmp_path, **python(f"{outside}.Sign"), **changes, **LARGE)
-    trainer(cfg).train()
-    curve = [row["reward/total"] for row in metrics(tmp_path)]
-    assert curve[0] < 0.3 and sum(curve[-5:]) / 5 > 0.95, (curve[:5], curve[-5:])
-
-
 def test_its_settings_are_those_of_its_config_class(outside, tmp_path):
     of = f"{outside}.Sign"
     cfg = config(tmp_path, **python(of, algorithm__kl_coef=0.4, algorithm__lam=0.5))
