@@ -17,12 +17,11 @@ from typing import Any
 
 from pydantic import Field
 
-from fgrlhf.base.errors import UserError
+from fgrlhf.base.errors import UserError, counted
 from fgrlhf.base.files import write_text
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import FilePath
-from fgrlhf.data.problems import counted
 from interface_html.decisions import read_decisions, stale_decisions
 from interface_html.format import FEEDBACK_KEYS, ITEM_KEYS, SHARED, Item
 from interface_html.items import item_json, rows_text

@@ -13,13 +13,12 @@ from dataclasses import asdict
 
 from pydantic import Field
 
-from fgrlhf.base.errors import UserError
+from fgrlhf.base.errors import UserError, counted
 from fgrlhf.base.files import write_json
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import FilePath
 from fgrlhf.data.agreement.report import WIDTH, figure_lines, figures_json, weight_notes
-from fgrlhf.data.problems import counted
 from fgrlhf.stats import Figure
 from interface_html.agreement_figures import report, shared_responses
 from interface_html.annotator_pairs import judged_counts, pair_agreements, shared_counts

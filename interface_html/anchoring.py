@@ -22,7 +22,7 @@ from typing import Any
 
 from pydantic import Field
 
-from fgrlhf.base.errors import UserError
+from fgrlhf.base.errors import UserError, counted
 from fgrlhf.base.files import write_json
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
@@ -31,7 +31,6 @@ from fgrlhf.data.agreement.matching import overlap_matches, same_type
 from fgrlhf.data.agreement.report import figure_values
 from fgrlhf.data.agreement.responses import clusters_of
 from fgrlhf.data.judgements import SPAN_ASPECT, Judgement
-from fgrlhf.data.problems import counted
 from fgrlhf.stats import Figure, Interval, unpaired_ratio_interval
 from interface_html.agreement_figures import share
 from interface_html.items import read_items

@@ -19,9 +19,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
-from fgrlhf.base.errors import UserError
+from fgrlhf.base.errors import UserError, counted
 from fgrlhf.base.seeds import derive_seed
-from fgrlhf.data.problems import counted
 from interface_html.conversations import MESSAGES, shown_turns
 from interface_html.format import Item
 from interface_html.schema import Schema

@@ -27,11 +27,10 @@ from typing import Any
 
 from pydantic import Field
 
-from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.base.errors import UserError, counted, shorten
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import FilePath, StrictModel
-from fgrlhf.data.problems import counted
 from interface_html.database import Database
 from interface_html.format import FEEDBACK_KEYS, Item
 from interface_html.items import read_items

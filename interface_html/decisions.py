@@ -17,9 +17,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from fgrlhf.base.errors import UserError, first_problems
+from fgrlhf.base.errors import UserError, counted, first_problems
 from fgrlhf.data.names import name_key
-from fgrlhf.data.problems import counted
 from interface_html.differences import DECISIONS, differences
 from interface_html.format import RATINGS, Item
 from interface_html.schema import Schema

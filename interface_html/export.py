@@ -11,12 +11,11 @@ from typing import Literal
 
 from pydantic import Field
 
-from fgrlhf.base.errors import UserError, first_problems
+from fgrlhf.base.errors import UserError, counted, first_problems
 from fgrlhf.base.files import write_text
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import FilePath
-from fgrlhf.data.problems import counted
 from interface_html.checks import left_out_text as checks_text
 from interface_html.decisions import (
     JUDGEMENT_KEYS,

@@ -17,12 +17,11 @@ from itertools import count
 
 from pydantic import Field
 
-from fgrlhf.base.errors import UserError
+from fgrlhf.base.errors import UserError, counted
 from fgrlhf.base.files import write_json, write_text
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import FilePath
-from fgrlhf.data.problems import counted
 from interface_html.decisions import merged_decided
 from interface_html.format import FEEDBACK_KEYS, Item
 from interface_html.items import read_items, rows_text

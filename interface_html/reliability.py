@@ -16,12 +16,11 @@ from typing import Literal
 
 from pydantic import Field
 
-from fgrlhf.base.errors import UserError
+from fgrlhf.base.errors import UserError, counted
 from fgrlhf.base.files import read_json, write_json
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import FilePath, StrictModel, validate
-from fgrlhf.data.problems import counted
 from interface_html.format import Item
 from interface_html.items import read_items
 from interface_html.outputs import OutputSettings

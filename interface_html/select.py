@@ -20,12 +20,11 @@ from typing import Literal
 import numpy as np
 from pydantic import Field, PositiveInt, model_validator
 
-from fgrlhf.base.errors import UserError
+from fgrlhf.base.errors import UserError, counted
 from fgrlhf.base.files import write_json, write_text
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import FilePath, refuse
-from fgrlhf.data.problems import counted
 from fgrlhf.data.selection import best, disagreement, drift, pair_uncertainty, uncertainty
 from fgrlhf.load import load_task
 from fgrlhf.reward_models.loading import load_reward_model

@@ -12,13 +12,12 @@ from pathlib import Path
 import uvicorn
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from fgrlhf.base.errors import UserError
+from fgrlhf.base.errors import UserError, counted
 from fgrlhf.base.http_connections import PatientProtocol
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import FilePath, StrictModel
 from fgrlhf.data.names import name_key
-from fgrlhf.data.problems import counted
 from fgrlhf.scorers.service import is_local
 from interface_html.checks import Plan, gold_tell
 from interface_html.database import Database

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.base.errors import UserError, counted, shorten
 from fgrlhf.data.names import Spellings
-from fgrlhf.data.problems import counted
 from interface_html import checks
 from interface_html.connections import reading
 from interface_html.format import Item

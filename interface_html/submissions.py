@@ -24,11 +24,11 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from fgrlhf.base.errors import counted
 from fgrlhf.base.files import write_jsonl
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import FilePath
-from fgrlhf.data.problems import counted
 from interface_html.checks import Check
 from interface_html.format import Item
 from interface_html.judged import write_judgements

@@ -23,7 +23,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from fgrlhf.base.errors import UserError
+from fgrlhf.base.errors import UserError, counted
 from fgrlhf.base.files import write_text
 from fgrlhf.base.program import run_main
 from fgrlhf.base.seeds import derive_seed
@@ -31,7 +31,6 @@ from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import FilePath, refuse
 from fgrlhf.data.formats import FORMATS
 from fgrlhf.data.judgements import RESPONSE
-from fgrlhf.data.problems import counted
 from fgrlhf.load import load_task
 from fgrlhf.reward_models.loading import load_reward_model
 from fgrlhf.reward_models.scoring import SegmentLabels, SegmentScorer

@@ -3,9 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fgrlhf.base.errors import UserError
+from fgrlhf.base.errors import UserError, counted
 from fgrlhf.data.names import name_key
-from fgrlhf.data.problems import counted
 from interface_html.reliability import read_report
 from interface_html.schema import PageName
 from interface_html.stored import Submission

@@ -5,8 +5,8 @@ from page_helpers import opened, press, wait_until
 from rating_tasks import QUALITY, rating_task, row, write_page
 
 from fgrlhf.base.files import write_json
+from fgrlhf.base.records import DataError
 from fgrlhf.data.formats import COMPARISONS
-from fgrlhf.data.problems import DataError
 from fgrlhf.text_types import Prompt
 from interface_html.checks import gold_tell, uniform_item
 from interface_html.conversations import shown_turns

@@ -10,13 +10,14 @@ import tiny
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json
+from fgrlhf.base.records import read
 from fgrlhf.configs.older_configs import with_new_keys
 from fgrlhf.data.comparisons import Answer, Comparison
 from fgrlhf.models.dialogs import dialog_text
 from fgrlhf.reward_models.inputs import RMInputs, join_segments, sees_line_breaks
 from fgrlhf.reward_models.prefix import Prefix, RMText, spaces_before_words, text_prefix
 from fgrlhf.reward_models.scoring import SegmentScorer, SequenceScorer
-from fgrlhf.reward_models.spec import RewardModelSpec, spec_problems
+from fgrlhf.reward_models.spec import RewardModelSpec
 from fgrlhf.reward_utils import MULTILINGUAL, load_segmenter
 from fgrlhf.task import Task
 from fgrlhf.text_types import Prompt
@@ -167,7 +168,7 @@ def test_a_moved_paragraph_changes_the_score_of_the_new_form_only(tmp_path, shap
 def test_folders_of_earlier_releases_read_words():
     facts = {"kind": "sequence", "shape": "causal", "level": "sequence", "with_context": False}
     facts |= {"max_length": 64, "mean": 0.0, "std": 1.0}
-    assert not spec_problems(facts) and RewardModelSpec(**facts).line_breaks is False
+    assert read(RewardModelSpec, facts).line_breaks is False
     recorded = {"ckpt": "x"}  # of a run that began before the key existed
     assert with_new_keys(recorded, ModelSection(ckpt="x"))["line_breaks"] is False
 
@@ -261,7 +262,7 @@ def test_files_without_spaces_are_read_as_words(tmp_path):
         assert row.text.spaces is None and not row.has_spaces
     (row,) = read_segment_rows(file, ("ERROR", "O"), "Ignore", "step")
     assert row.has_spaces
-    for spaces in ({"9": " "}, {"2": "x"}, [" "]):
+    for spaces in ({"9": " "}, {"2": "x"}):
         file.write_text(json.dumps({**line, "spaces": spaces}))
         with pytest.raises(UserError, match="`spaces`: must map places"):
             read_segment_rows(file, ("ERROR", "O"), "Ignore")

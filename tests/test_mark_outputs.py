@@ -62,7 +62,7 @@ def test_an_output_is_an_unknown_key_if_a_task_marks_the_first_one_only(tmp_path
     span = {"start": 4, "end": 7, "label": "Repeats", "evidence": "The", "output": 9}
     path = tmp_path / "rows.json"
     write_json(path, [{**OUTPUTS_ROW, "spans": [span]}])
-    with pytest.raises(UserError, match=r"row 0, spans\[0\]\.output: is not known"):
+    with pytest.raises(UserError, match=r"row 0, `spans\[0\]\.output`: is not known"):
         read_items(plain, path)
 
 
@@ -173,7 +173,7 @@ def test_rows_have_the_marks_of_each_output_and_come_back(task, tmp_path):
 
 WRONG_ROWS = [
     ({"other_spans": None}, "other_spans"),
-    ({"other_spans": [[], []]}, "other_spans: has 2 entries, must have 3"),
+    ({"other_spans": [[], []]}, "`other_spans`: has 2 entries, must have 3"),
     ({"other_spans": [[], {}, []]}, r"other_spans\[1\]"),
     ({"other_spans": [[], [1], []]}, r"other_spans\[1\]\[0\]"),
     ({"other_spans": [[], [], [span(0, 9)]]}, r"other_spans\[2\]\[0\].end"),

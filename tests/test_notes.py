@@ -10,7 +10,7 @@ from served_pages import visiting
 from server_helpers import serving
 from test_annotation_page import ROW as QA_ROW
 
-from fgrlhf.data.problems import DataError
+from fgrlhf.base.records import DataError
 from interface_html import export, submissions
 from interface_html.format import Item
 from interface_html.items import item_json, read_items, rows_text
@@ -51,7 +51,7 @@ def test_rows_have_the_comment_and_come_back(tmp_path):
     assert item.feedback["comment"] == "Sì 😀"
     assert rows_text([item_json(task, item)]) == rows_text([row])
     path.write_text(json.dumps([{**ROW, "comment": "of nothing"}]))
-    with pytest.raises(DataError, match="comment: is a comment on `spans`"):
+    with pytest.raises(DataError, match="`comment`: is a comment on `spans`"):
         read_items(task, path)
     other = task_with(tmp_path, comment="none")  # there it is a key like any other
     assert item_json(other, read_items(other, path)[0])["comment"] == "of nothing"

@@ -811,7 +811,7 @@ def test_kinds_are_not_mixed_up(tmp_path):
 def test_broken_spec_is_named(tmp_path):
     folder = save(scorer(tmp_path, "seq2seq"), tmp_path / "rm")
     (folder / "reward_model.json").write_text('{"kind": "segment"}')
-    with pytest.raises(UserError, match="does not describe a reward model"):
+    with pytest.raises(UserError, match="cannot be used as a reward model"):
         load_reward_model(folder, rm.prefix_fn)
     (folder / "reward_model.json").write_text("{")
     with pytest.raises(UserError, match="not valid JSON"):

@@ -314,10 +314,10 @@ def test_malformed_rows_are_all_named(tmp_path):
     with pytest.raises(UserError) as error:
         train(settings)
     for fragment in (
-        "row 1, `text`",
-        "row 2, `feedback_tags`: 1 tags for 3 words",
-        "row 3, `feedback_tags`: F-ERR not among",
-        "row 4, `text`: has no `</s>`",
+        "line 2, `text`",
+        "line 3, `feedback_tags`: 1 tags for 3 words",
+        "line 4, `feedback_tags`: F-ERR not among",
+        "line 5, `text`: has no `</s>`",
     ):
         assert fragment in str(error.value)
     assert not (tmp_path / "rm").exists()

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from page_helpers import opened
 
 from fgrlhf import segmentation
-from fgrlhf.data.problems import span_problems
+from fgrlhf.data.places import span_problems
 from fgrlhf.reward_utils import MULTILINGUAL, PUBLISHED, load_segmenter
 from fgrlhf.segmentation import sentences, subsentences
 from fgrlhf.words import count_words, join_texts, word_spans, word_starts, words_of

@@ -10,9 +10,9 @@ from test_liked_spans import submission
 from test_schema import broken
 
 from fgrlhf.base.files import write_json
+from fgrlhf.base.records import DataError, RowError
 from fgrlhf.data.formats import SPANS
-from fgrlhf.data.problems import DataError
-from fgrlhf.data.rows import Row, RowError
+from fgrlhf.data.rows import Row
 from interface_html.adjudicate import items_to_adjudicate
 from interface_html.agreement_figures import report
 from interface_html.annotator_pairs import pair_agreements

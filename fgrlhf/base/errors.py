@@ -42,6 +42,11 @@ def shorten(text: object, limit: int = 200) -> str:
     return f"{line[:half]} ... {line[-half:]}"
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 row`, `2,000 rows`."""
+    return f"1 {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def suggestion(name: str, known: Sequence[str]) -> str:
     """The known names, preceded by `did you mean ...?` if one of them is similar to `name`."""
     close = difflib.get_close_matches(str(name)[:100], known, n=1)

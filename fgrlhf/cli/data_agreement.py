@@ -2,11 +2,10 @@
 
 from pydantic import Field, field_validator
 
-from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.base.errors import UserError, counted, shorten
 from fgrlhf.base.files import write_json
 from fgrlhf.cli.data_exchange import read_judgements
 from fgrlhf.configs.strict import FilePath, StrictModel
-from fgrlhf.data.problems import counted
 from fgrlhf.data.read import check_not_input
 
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from fgrlhf.base.errors import UserError
+from fgrlhf.base.errors import UserError, counted
 from fgrlhf.base.files import write_text
 from fgrlhf.cli.data_inspect import fits_format
 from fgrlhf.configs.strict import Count, FilePath, StrictModel
@@ -14,7 +14,6 @@ from fgrlhf.data.comparisons import Comparison
 from fgrlhf.data.format import Format
 from fgrlhf.data.formats import COMPARISONS, SPANS
 from fgrlhf.data.judgements import JUDGEMENTS, JudgedResponse
-from fgrlhf.data.problems import counted
 from fgrlhf.data.read import check_input_and_output, check_not_input, read_rows, write_rows
 
 FilterName = Literal["blank", "identical", "contradicted", "close", "duplicates"]

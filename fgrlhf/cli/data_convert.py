@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from fgrlhf.base.errors import UserError, shorten, suggestion
+from fgrlhf.base.errors import UserError, counted, shorten, suggestion
 from fgrlhf.cli.data_inspect import FormatSettings, print_counts
 from fgrlhf.configs.strict import refuse
 from fgrlhf.data import span_rows
@@ -15,7 +15,6 @@ from fgrlhf.data.exporters import Rows, trl_preference_rows
 from fgrlhf.data.format import Format
 from fgrlhf.data.formats import FORMATS, SPANS
 from fgrlhf.data.judgements import JUDGEMENTS, Losses
-from fgrlhf.data.problems import counted
 from fgrlhf.data.read import check_input_and_output, check_not_input, read_rows, write_rows
 from fgrlhf.data.rows import Columns, Row, key_list
 from fgrlhf.data.shapes import AFTER_MARKS, text_after_marks

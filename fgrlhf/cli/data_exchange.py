@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from fgrlhf.base.errors import UserError, first_problems, shorten, suggestion
+from fgrlhf.base.errors import UserError, counted, first_problems, shorten, suggestion
 from fgrlhf.base.files import write_json, write_text
 from fgrlhf.cli.data_convert import CONVERSATIONS_HELP, preference_rows
 from fgrlhf.cli.data_inspect import fits_format, print_counts
@@ -21,7 +21,6 @@ from fgrlhf.data.importers.registry import IMPORTERS, check_keys, import_items
 from fgrlhf.data.importers.report import Report
 from fgrlhf.data.judgements import JUDGEMENTS, FeedbackRows, JudgedResponse, Losses
 from fgrlhf.data.parts import split_units
-from fgrlhf.data.problems import counted
 from fgrlhf.data.read import check_input_and_output, check_not_input, read_rows, write_rows
 from fgrlhf.data.votes import MAJORITY, combined
 from fgrlhf.load import load_task

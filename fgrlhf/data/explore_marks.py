@@ -8,8 +8,8 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
+from fgrlhf.base.errors import counted
 from fgrlhf.data.judgements import LIKED_ASPECT, SPAN_ASPECT, JudgedResponse, Judgement
-from fgrlhf.data.problems import counted
 from fgrlhf.report.plots import histograms
 from fgrlhf.words import count_words
 

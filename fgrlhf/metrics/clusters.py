@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from fgrlhf.base.errors import UserError, shorten
-from fgrlhf.data.problems import counted
+from fgrlhf.base.errors import UserError, counted, shorten
 from fgrlhf.text_types import Prompt
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from fgrlhf.base.errors import counted
 from fgrlhf.base.files import read_json
 from fgrlhf.configs.yaml_files import read_yaml
-from fgrlhf.data.problems import counted
 from fgrlhf.metrics.config import MetricConfig
 from fgrlhf.pipeline.efficiency import Efficiency, efficiency
 from fgrlhf.pipeline.experiments import Run

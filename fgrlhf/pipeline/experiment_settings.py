@@ -8,10 +8,9 @@ from pathlib import Path
 
 from pydantic import BaseModel, Field, field_validator
 
-from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.base.errors import UserError, counted, shorten
 from fgrlhf.configs.messages import other_place
 from fgrlhf.configs.strict import FilePath, StrictModel
-from fgrlhf.data.problems import counted
 from fgrlhf.pipeline.stages import visible_gpus
 from fgrlhf.pipeline.submit import SubmitConfig
 

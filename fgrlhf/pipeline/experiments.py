@@ -14,13 +14,12 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.base.errors import UserError, counted, shorten
 from fgrlhf.base.own_code import own_modules
 from fgrlhf.configs.names import current_key, with_current_keys
 from fgrlhf.configs.overrides import parsed_or_text
 from fgrlhf.configs.strict import StrictModel, load_config
 from fgrlhf.configs.yaml_files import read_config
-from fgrlhf.data.problems import counted
 from fgrlhf.load import data_of, load_task
 from fgrlhf.pipeline.stages import Pipeline, Stage, visible_gpus
 from fgrlhf.pipeline.submit import SubmitConfig, SubmitLauncher

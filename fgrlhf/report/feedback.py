@@ -24,9 +24,8 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.base.errors import UserError, counted, shorten
 from fgrlhf.base.files import read_json, read_jsonl
-from fgrlhf.data.problems import counted
 from fgrlhf.report.charts import Table, bounds, number
 
 AGREEMENT = "agreement.json"

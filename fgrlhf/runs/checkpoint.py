@@ -28,6 +28,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -36,6 +37,7 @@ from torch.distributed.tensor import DTensor
 
 from fgrlhf.base.errors import UserError, first_problems, shorten
 from fgrlhf.base.files import read_json, sha256, sync, write_json
+from fgrlhf.base.records import Record, complaints
 from fgrlhf.base.secrets import mask_tree
 from fgrlhf.configs.older_configs import with_new_keys
 from fgrlhf.configs.strict import Place, places_without_effect
@@ -329,22 +331,21 @@ def _verified_state(folder: Path) -> dict | None:
         digest = state.pop("own_sha256", None)  # older releases did not write it
         if digest is not None and digest != _own_sha256(state):
             return None
-        is_intact = _is_state_of(state, folder) and _has_its_files(state, folder)
-        return state if is_intact else None
+        is_state = not complaints(State, state) and folder.name == f"step-{state['step']}"
+        return state if is_state and _has_its_files(state, folder) else None
     except (UserError, OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def _is_state_of(state: dict, folder: Path) -> bool:
-    """Whether the values needed to resume have the right types and the step is the folder's."""
-    return (
-        type(state["step"]) is int
-        and folder.name == f"step-{state['step']}"
-        and isinstance(state["config"], dict)
-        and isinstance(state["optimizer_groups"], list)
-        and isinstance(state["num_processes"], int)
-        and isinstance(state["best"], dict | None)
-    )
+class State(Record):
+    """The values of state.json that are needed to resume."""
+
+    step: int
+    config: dict[str, Any]
+    optimizer_groups: list[Any]
+    num_processes: int
+    best: dict[str, Any] | None
+    sha256: dict[str, str]
 
 
 def _has_its_files(state: dict, folder: Path) -> bool:

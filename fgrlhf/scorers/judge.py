@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from fgrlhf.base.background import run_parallel, wait_for
 from fgrlhf.base.errors import shorten
 from fgrlhf.base.files import parse_json
-from fgrlhf.reward_models.spec import is_finite_number
+from fgrlhf.base.records import complaints
 from fgrlhf.scorers.answer_cache import AnswerCache, content_hash
 from fgrlhf.scorers.service import BadAnswer, Service, openai_message
 from fgrlhf.text_types import Prompt
@@ -192,4 +192,4 @@ class Judge:
 
 
 def _are_numbers(value: Any) -> bool:
-    return isinstance(value, list) and all(map(is_finite_number, value))
+    return not complaints(list[float], value)

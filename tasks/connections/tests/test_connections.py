@@ -333,7 +333,7 @@ def test_a_mistake_is_in_two_groups():
 def test_rows_without_a_solution_are_refused(groups, problem, tmp_path):
     good = {"prompt": "Sort: a, b, c, d", "groups": [["a", "b"], ["c", "d"]]}
     write_json(tmp_path / "rows.json", [good, {"prompt": "Sort.", "groups": groups}])
-    with pytest.raises(UserError, match=f"(?s)rows.json.*row 1, groups: .*{problem}"):
+    with pytest.raises(UserError, match=f"(?s)rows.json.*row 1, `groups`: .*{problem}"):
         read_puzzles(tmp_path / "rows.json")
 
 

@@ -2,8 +2,9 @@
 
 import pytest
 
+from fgrlhf.base.records import RowError
 from fgrlhf.configs.strict import load_config
-from fgrlhf.data.rows import Row, RowError
+from fgrlhf.data.rows import Row
 from fgrlhf.task_config import build_reward, rl_config
 from fgrlhf.text_types import Prompt
 from tasks.iwslt2017.task import TASK, prompts
