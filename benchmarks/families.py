@@ -40,14 +40,14 @@ from transformers.models.auto.modeling_auto import (
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.files import read_json, write_json, write_text
 from fgrlhf.base.program import run_main
+from fgrlhf.configs.sections import LoRAConfig
 from fgrlhf.kernels.install import shares_cache, shares_prompts
-from fgrlhf.models.config import LoRAConfig
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.models.loading import check_sizes, constants_of
 from fgrlhf.models.shared_rows import can_share
 from fgrlhf.models.tiny import save_model, word_tokenizer
 from fgrlhf.policy import EncoderDecoderPolicy, Policy, load_policy
-from reward_modeling.config import ModelSection
+from reward_modeling.config import RMModelConfig
 from reward_modeling.network import load_network
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "models.md"
@@ -330,7 +330,7 @@ def _lora(folder: Path, batch: dict[str, Tensor]) -> dict[str, Any] | str:
 
 def _reward_model(folder: Path) -> str | None:
     try:
-        load_network(ModelSection(ckpt=str(folder), shape="auto", max_length=128), "sequence")
+        load_network(RMModelConfig(ckpt=str(folder), shape="auto", max_input_len=128), "sequence")
     except Exception as error:
         return _reason(error)
     return None

@@ -47,11 +47,11 @@ from fgrlhf.base.files import read_json, write_json, write_text
 from fgrlhf.base.process_group import environments_of_group
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
+from fgrlhf.configs.sections import ParallelConfig
 from fgrlhf.configs.strict import StrictModel, validate
 from fgrlhf.ppo import PPOTrainer
 from fgrlhf.reward import CombinedReward, SegmentClassifierReward, SequenceScorerReward
 from fgrlhf.reward_models.loading import load_reward_model
-from fgrlhf.runs.rl_config import ParallelConfig
 from fgrlhf.runs.runlog import commit_of_code
 from tasks.qa_feedback.feedback import rm_prefix
 

@@ -22,8 +22,8 @@ from benchmarks.memory import GB, MODELS, Weights
 from benchmarks.peer_grpo import Size, Work, our_trainer
 from benchmarks.workload import make_prompt, tokenizer, weights_device
 from fgrlhf.base.errors import UserError
+from fgrlhf.configs.sections import LoRAConfig
 from fgrlhf.models.causal import CausalPolicy
-from fgrlhf.models.config import LoRAConfig
 from fgrlhf.models.lora import AdapterFree, add_adapters
 
 # method -> its adapters, and the sum of its bytes

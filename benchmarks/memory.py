@@ -37,8 +37,8 @@ from transformers import (
 from benchmarks.harness import replace_part, table
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
+from fgrlhf.configs.sections import LoRAConfig
 from fgrlhf.configs.strict import StrictModel
-from fgrlhf.models.config import LoRAConfig
 from fgrlhf.models.lora import add_adapters
 from fgrlhf.models.quantized import keeps_floats
 

@@ -17,7 +17,8 @@ from transformers import PreTrainedModel
 
 from benchmarks import workload
 from benchmarks.workload import ASPECTS, Size
-from fgrlhf.models.decoding import Sampling, draw, uniform_rows
+from fgrlhf.configs.sections import ParallelConfig
+from fgrlhf.models.decoding import Sampling, draw, sampling_of, uniform_rows
 from fgrlhf.policy import T5Policy
 from fgrlhf.ppo import PPOTrainer
 from fgrlhf.reward import (
@@ -31,7 +32,7 @@ from fgrlhf.reward_models.loading import load_reward_model
 from fgrlhf.reward_models.scoring import SegmentScorer
 from fgrlhf.rollout import response_seeds
 from fgrlhf.rollout import score as score_responses
-from fgrlhf.runs.rl_config import ParallelConfig, RLConfig
+from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.types import Response, Rollout, TokenReward
 from fgrlhf.value import ActorCritic, Value
 from tasks.qa_feedback.feedback import rm_prefix
@@ -113,7 +114,7 @@ def _reward(size: Size, tokenizer, accelerator: Accelerator) -> BasicReward:
 
 
 def _sampling(config: RLConfig) -> Sampling:
-    return config.model.policy_model.train_generation_kwargs.sampling(config.env.max_generated_len)
+    return sampling_of(config.model.train_generation_kwargs, config.model.max_generated_len)
 
 
 def drawing(size: Size) -> Callable[[int, Tensor], Tensor]:

@@ -10,6 +10,7 @@ from fgrlhf.evaluation import check_metrics_fit, evaluate_rows, reference_notes
 from fgrlhf.metrics.registry import build_metrics
 from fgrlhf.metrics.summary import summarize
 from fgrlhf.models.base import Policy
+from fgrlhf.models.decoding import sampling_of
 from fgrlhf.models.sharding import unsharded
 from fgrlhf.policy_trainer import DevEvaluation
 from fgrlhf.reward import BasicReward
@@ -36,13 +37,11 @@ def dev_evaluation(
     within `unsharded`; the reference is unsharded here. The KL has the same temperature as
     in training: `logprob_temperature` in an RL run, 1 in DPO.
     """
-    sampling = config.model.policy_model.eval_generation_kwargs.sampling(
-        config.env.max_generated_len
-    )
+    model = config.model
+    sampling = sampling_of(model.eval_generation_kwargs, model.max_generated_len)
     temperature = config.logprob_temperature if isinstance(config, RLConfig) else 1.0
-    own_prompts = share_of(
-        prompts[: config.train.eval_examples], accelerator.process_index, accelerator.num_processes
-    )
+    evaluated = prompts[: config.evaluation.examples]
+    own_prompts = share_of(evaluated, accelerator.process_index, accelerator.num_processes)
 
     device = str(accelerator.device)
     named_metrics = build_metrics(
@@ -50,7 +49,6 @@ def dev_evaluation(
     )
     metrics = (*task.metrics(own_prompts), *named_metrics)
     # all prompts, so that the processes find the same mistake
-    evaluated = prompts[: config.train.eval_examples]
     check_metrics_fit(metrics, evaluated, config.data.dev_file or "dev")
     for note in reference_notes(metrics, evaluated):
         say(note)

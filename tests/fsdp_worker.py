@@ -21,10 +21,10 @@ from fgrlhf import train_rl
 from fgrlhf.base.files import write_json, write_jsonl
 from fgrlhf.base.process_group import end_process_of_group
 from fgrlhf.cli import dpo, rl
+from fgrlhf.configs.sections import LoRAConfig
 from fgrlhf.data.token_comparisons import encode_comparisons
 from fgrlhf.dpo import DPOTrainer
 from fgrlhf.models import encoder_decoder
-from fgrlhf.models.config import LoRAConfig
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.models.lora import AdapterFree, add_adapters
 from fgrlhf.models.sharding import whole
@@ -136,7 +136,7 @@ def rl_trainer(name: str, folder: Path, world: int):
         "train__sampling_batch_size_per_card": 4 // world,
         "train__micro_batch_size": 8,
         "train__n_minibatches": 1,
-        "train__eval_interval": HALF,
+        "evaluation__every_steps": HALF,
         # Adam would turn the rounding error of a tiny gradient into a full step
         "train__adam_eps": 1e-2,
         "parallel__strategy": "fsdp2",
@@ -178,7 +178,7 @@ def dpo_trainer(name: str, folder: Path):
         parallel__strategy="fsdp2",
     )
     trained = policy(DPO_CASES[name], lora=name == "dpo-lora")
-    encoded = encode_comparisons(trained, dpo_helpers.fours(), cfg.env.max_generated_len)
+    encoded = encode_comparisons(trained, dpo_helpers.fours(), cfg.model.max_generated_len)
     return DPOTrainer(cfg, trained, encoded, None, Accelerator(cpu=True))
 
 
@@ -231,15 +231,15 @@ def run_command(name: str, data: Path, save_dir: Path, world: int) -> None:
     os.environ |= {"OUTPUT_DIR": str(data), "DATA_DIR": str(data)}
     changes = [
         "parallel.strategy=fsdp2",
-        "env.max_generated_len=6",
-        "env.max_input_len=64",
+        "model.max_generated_len=6",
+        "model.max_input_len=64",
         "train.micro_batch_size=2",
         "train.adam_eps=1e-2",
         f"logging.save_dir={save_dir}",
     ]
     command = name.removesuffix("-lora")
     if command != name:
-        changes += ["model.policy_model.lora={r: 2, alpha: 8}", "train.lr=1e-2"]
+        changes += ["model.lora={r: 2, alpha: 8}", "train.lr=1e-2"]
     if command == "rl":
         changes += [
             "env.train_num_samples_per_input=2",

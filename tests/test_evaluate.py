@@ -26,11 +26,11 @@ def evaluate(settings):
 
 CONFIG = {
     "model": {
-        "policy_model": {
-            "ckpt": "SFT",
-            "train_generation_kwargs": {"do_sample": True, "temperature": 0.7, "top_k": 20},
-            "eval_generation_kwargs": {"do_sample": False, "num_beams": 2},
-        },
+        "ckpt": "SFT",
+        "max_input_len": 64,
+        "max_generated_len": 6,
+        "train_generation_kwargs": {"do_sample": True, "temperature": 0.7, "top_k": 20},
+        "eval_generation_kwargs": {"do_sample": False, "num_beams": 2},
         "value_model": {"ckpt": "SFT"},
     },
     "reward": {
@@ -43,7 +43,6 @@ CONFIG = {
             "negative_reward": -1,
         },
     },
-    "env": {"max_input_len": 64, "max_generated_len": 6},
     "logging": {"save_dir": "unused"},
 }
 
@@ -53,13 +52,7 @@ def world(tmp_path):
     write_json(tmp_path / "test.json", [mini_world.make_row(0, "test", i) for i in range(5)])
     tiny.t5(seed=1).save(tmp_path / "sft")
     tiny.t5(seed=2).save(tmp_path / "fine_grained" / "best")
-    config = {
-        **CONFIG,
-        "model": {
-            **CONFIG["model"],
-            "policy_model": {**CONFIG["model"]["policy_model"], "ckpt": str(tmp_path / "sft")},
-        },
-    }
+    config = {**CONFIG, "model": {**CONFIG["model"], "ckpt": str(tmp_path / "sft")}}
     (tmp_path / "config.yml").write_text(yaml.safe_dump(config))
     return tmp_path
 
@@ -247,7 +240,7 @@ def test_how_answers_are_drawn(world):
 def test_several_responses_that_would_be_the_same_are_refused(world, do_sample, message):
     path = world / "config.yml"
     tree = yaml.safe_load(path.read_text())
-    tree["model"]["policy_model"]["train_generation_kwargs"] = {"do_sample": False}
+    tree["model"]["train_generation_kwargs"] = {"do_sample": False}
     path.write_text(yaml.safe_dump(tree))
     with pytest.raises(UserError, match=f"num_samples is 2, but .*{message}"):
         evaluate(settings(world, num_samples=2, do_sample=do_sample))

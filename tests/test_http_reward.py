@@ -80,7 +80,7 @@ def run(folder: Path, facts, quality, name: str, until: int | None = None) -> di
         folder,
         algorithm__name=name,
         train__total_episodes=32,
-        train__save_interval=1,
+        train__save_every_steps=1,
         logging__n_samples=8,
     )
     reward = CombinedReward({"facts": facts, "quality": quality}, {"facts": 1.0, "quality": 0.7})
@@ -347,7 +347,7 @@ def test_the_config_of_a_run_has_the_hash_and_no_token(server, tmp_path):
     section = {"kind": "reward_server", "url": server.url, "model_sha256": server.digest}
     section |= {"token_file": "outputs/token", "token_env": "MY_TOKEN"}
     tree = {
-        "model": {"policy_model": {"ckpt": "p"}, "value_model": {"ckpt": "p"}},
+        "model": {"ckpt": "p", "value_model": {"ckpt": "p"}},
         "logging": {"save_dir": str(tmp_path)},
         "reward": {"facts": section},
     }

@@ -11,7 +11,6 @@ import tiny
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json
 from fgrlhf.base.records import read
-from fgrlhf.configs.older_configs import with_new_keys
 from fgrlhf.data.comparisons import Answer, Comparison
 from fgrlhf.models.dialogs import dialog_text
 from fgrlhf.reward_models.inputs import RMInputs, join_segments, sees_line_breaks
@@ -22,7 +21,7 @@ from fgrlhf.reward_utils import MULTILINGUAL, load_segmenter
 from fgrlhf.task import Task
 from fgrlhf.text_types import Prompt
 from reward_modeling import run_fg_rm, run_pref_rm
-from reward_modeling.config import ModelSection
+from reward_modeling.config import RMModelConfig
 from reward_modeling.data import read_segment_rows
 from reward_modeling.network import load_network, reads_line_breaks
 from reward_modeling.span_files import Settings, write_span_file
@@ -96,9 +95,9 @@ def test_tokenizers_that_see_line_breaks(shape):
 # ---- scores --------------------------------------------------------------------------------------
 
 
-def section(folder, kind="bpe", shape="causal", **changes) -> ModelSection:
+def section(folder, kind="bpe", shape="causal", **changes) -> RMModelConfig:
     ckpt = str(rm.start(folder, shape, kind))
-    return ModelSection(ckpt=ckpt, shape=shape, max_length=200, **changes)
+    return RMModelConfig(ckpt=ckpt, shape=shape, max_input_len=200, **changes)
 
 
 def sequence_scorer(folder, line_breaks, shape="causal") -> SequenceScorer:
@@ -169,8 +168,6 @@ def test_folders_of_earlier_releases_read_words():
     facts = {"kind": "sequence", "shape": "causal", "level": "sequence", "with_context": False}
     facts |= {"max_length": 64, "mean": 0.0, "std": 1.0}
     assert read(RewardModelSpec, facts).line_breaks is False
-    recorded = {"ckpt": "x"}  # of a run that began before the key existed
-    assert with_new_keys(recorded, ModelSection(ckpt="x"))["line_breaks"] is False
 
 
 def test_pairs_are_trained_on_what_is_scored(tmp_path):
@@ -274,12 +271,12 @@ def test_files_without_spaces_are_read_as_words(tmp_path):
 def test_new_models_keep_line_breaks_where_they_can(tmp_path):
     seen = tiny.tokenizer("bpe")
     unseen = tiny.tokenizer("word")
-    model = ModelSection(ckpt="x")
+    model = RMModelConfig(ckpt="x")
     assert reads_line_breaks(model, "causal", seen)
     assert not reads_line_breaks(model, "causal", unseen)
     assert not reads_line_breaks(model, "causal", seen, "no spaces")
-    assert not reads_line_breaks(ModelSection(ckpt="x", line_breaks=False), "causal", seen)
-    wanted = ModelSection(ckpt="x", line_breaks=True)
+    assert not reads_line_breaks(RMModelConfig(ckpt="x", line_breaks=False), "causal", seen)
+    wanted = RMModelConfig(ckpt="x", line_breaks=True)
     for arguments in (("encoder", unseen), ("causal", unseen), ("causal", seen, "no spaces")):
         with pytest.raises(UserError, match="model.line_breaks=true, but"):
             reads_line_breaks(wanted, *arguments)

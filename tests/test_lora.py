@@ -9,6 +9,7 @@ from rounding import assert_equal_up_to_rounding
 from test_policy import TEXTS, logprobs_and_gradient, sampled
 
 from fgrlhf.base.errors import UserError
+from fgrlhf.configs.sections import LoRAConfig
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.models.lora import (
     AdapterFree,
@@ -19,7 +20,6 @@ from fgrlhf.models.lora import (
 )
 from fgrlhf.policy import load_policy
 from fgrlhf.runs import checkpoint
-from fgrlhf.runs.rl_config import LoRAConfig
 from fgrlhf.value import ActorCritic, Value
 
 KINDS = ["t5", "flan", "bart", "gpt2", "llama", "neox"]

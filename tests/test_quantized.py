@@ -21,7 +21,7 @@ from test_run_sft import world  # noqa: F401  # a fixture
 from torch import nn
 
 from fgrlhf.base.errors import UserError
-from fgrlhf.models.config import LoRAConfig
+from fgrlhf.configs.sections import LoRAConfig
 from fgrlhf.models.lora import AdapterFree, merged_weights
 from fgrlhf.models.quantized import QuantizedLinear
 from fgrlhf.policy import load_policy
@@ -196,8 +196,8 @@ def test_two_halves_are_one_whole(tmp_path):
     lora = LoRAConfig(r=128, quantize="nf4")
     changes = {
         "train__optimizer": "adamw_8bit",
-        "train__save_interval": 2,
-        "train__eval_interval": 3,
+        "train__save_every_steps": 2,
+        "evaluation__every_steps": 3,
     }
 
     def make(name):

@@ -15,9 +15,9 @@ from torch.utils._pytree import tree_leaves
 from transformers import PegasusXConfig, PegasusXForConditionalGeneration
 
 from fgrlhf.base.errors import UserError
+from fgrlhf.configs.sections import LoRAConfig
 from fgrlhf.masked_policy import MaskedPolicy
 from fgrlhf.models import causal, encoder_decoder, recorded_steps
-from fgrlhf.models.config import LoRAConfig
 from fgrlhf.models.decoding import Sampling
 from fgrlhf.models.encoder_decoder import EncoderDecoderPolicy
 from fgrlhf.models.quantized import QuantizedLinear

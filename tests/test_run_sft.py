@@ -466,11 +466,11 @@ def test_shipped_configs(monkeypatch):
         1024,
         200,
     )
-    assert (paper.train.epochs, paper.train.batch_size, paper.train.lr, paper.train.bf16) == (
+    assert (paper.train.epochs, paper.train.batch_size, paper.train.lr, paper.model.dtype) == (
         10,
         4,
         5e-5,
-        True,
+        "bf16",
     )
     assert (
         paper.evaluation.metric == mini.evaluation.metric == "rougeLsum"
@@ -517,7 +517,7 @@ SHORT = [
     "train.max_steps=3",
     "evaluation.every_steps=2",
     "train.batch_size=4",
-    "data.dev_examples=4",
+    "evaluation.examples=4",
 ]
 
 

@@ -7,10 +7,10 @@ import torch
 from rl_helpers import config, trainer
 
 from fgrlhf import train_dpo, train_rl
+from fgrlhf.configs.sections import ParallelConfig
 from fgrlhf.load import load_task
 from fgrlhf.runs.distributed import strategy_notes
 from fgrlhf.runs.notes import start_line
-from fgrlhf.runs.rl_config import ParallelConfig
 
 WHOLE = "note: parallel.strategy=fsdp2 has no effect with 1 process: models stay whole"
 

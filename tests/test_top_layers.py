@@ -6,7 +6,7 @@ import torch
 from transformers import GPT2Model
 
 from fgrlhf.base.errors import UserError
-from fgrlhf.models.config import LoRAConfig
+from fgrlhf.configs.sections import LoRAConfig
 from fgrlhf.models.top_layers import count_layers, layers_of, train_top_layers
 
 FAMILIES = ("t5", "gpt2", "llama", "neox", "bart", "flan")

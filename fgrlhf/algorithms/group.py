@@ -40,7 +40,7 @@ class GroupConfig(AlgorithmConfig):
             )
         if not run.do_sample:
             mistakes.append(
-                "model.policy_model.train_generation_kwargs.do_sample is false, but"
+                "model.train_generation_kwargs.do_sample is false, but"
                 f" `{self.name}` compares the samples of one prompt, which would all be the same:"
                 " set do_sample=true and num_beams=1, or use algorithm.name=reinforce"
             )

@@ -55,7 +55,7 @@ class NLPOConfig(ClippedRatioConfig):
         if run.num_beams == 1:
             return []
         return [
-            "model.policy_model.train_generation_kwargs.num_beams is more than 1, but `nlpo`"
+            "model.train_generation_kwargs.num_beams is more than 1, but `nlpo`"
             " masks tokens as they are sampled: set num_beams=1 and do_sample=true, or use"
             " algorithm.name=ppo"
         ]

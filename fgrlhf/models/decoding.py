@@ -7,6 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from fgrlhf.configs.sections import GenerationConfig
 from fgrlhf.types import Response
 
 # How many of the most probable tokens `draw` sorts: at first, and for rows in which these do not
@@ -33,6 +34,18 @@ class Sampling:
     def is_truncated(self) -> bool:
         """Whether some tokens are never drawn."""
         return self.do_sample and bool(self.top_k or self.top_p is not None)
+
+
+def sampling_of(settings: GenerationConfig, max_new_tokens: int) -> Sampling:
+    """How responses are sampled with the settings of a config."""
+    return Sampling(
+        max_new_tokens,
+        settings.do_sample,
+        settings.temperature,
+        settings.top_k or 0,
+        settings.top_p,
+        settings.num_beams,
+    )
 
 
 class Steps(Protocol):

@@ -18,8 +18,8 @@ from transformers.models.falcon.modeling_falcon import FalconLinear
 from transformers.pytorch_utils import Conv1D
 
 from fgrlhf.base.errors import UserError
+from fgrlhf.configs.sections import LoRAConfig
 from fgrlhf.kernels.layers import Linear, TransposedLinear
-from fgrlhf.models.config import LoRAConfig
 from fgrlhf.models.quantized import QuantizedLinear, quantize_layers
 from fgrlhf.models.top_layers import top_layers_of
 

@@ -294,10 +294,9 @@ def _print_unused_overrides(overrides: Sequence[str], plan: EvaluationPlan) -> N
 def _reference(experiment: Experiment, config: str, overrides: Sequence[str]) -> str:
     """The initial policy of a config. Raises `UserError` if it has none."""
     _, path = parse_config(config)
-    for key in ("model.policy_model.ckpt", "model.ckpt"):
-        policy = experiment.config_value(path, overrides, key)
-        if policy is not None:
-            return str(policy)
+    policy = experiment.config_value(path, overrides, "model.ckpt")
+    if policy is not None:
+        return str(policy)
     raise UserError(f"{path} has no initial policy: give reference=FOLDER")
 
 

@@ -39,7 +39,6 @@ from fgrlhf.base.errors import UserError, first_problems, shorten
 from fgrlhf.base.files import read_json, sha256, sync, write_json
 from fgrlhf.base.records import Record, complaints
 from fgrlhf.base.secrets import mask_tree
-from fgrlhf.configs.older_configs import with_new_keys
 from fgrlhf.configs.strict import Place, places_without_effect
 from fgrlhf.models.lora import names_under_adapters
 from fgrlhf.models.sharding import like, load_whole, whole
@@ -53,7 +52,7 @@ FILES = ("model.safetensors", "optimizer.safetensors")
 SHARED_STATE = ("qmap1", "qmap2")  # of 8-bit AdamW: the values of its 256 codes
 PENDING = "pending.safetensors"
 # settings that may change when a run is resumed, besides those in `StrictModel.may_change`
-MAY_CHANGE_ON_RESUME = ("logging.", "train.save_interval:", "parallel")
+MAY_CHANGE_ON_RESUME = ("logging.", "train.save_every_steps:", "parallel")
 # settings that may also change if the number of processes does and the global batch does not
 PER_PROCESS = ("train.sampling_batch_size_per_card:", "train.micro_batch_size:")
 
@@ -437,7 +436,7 @@ def _path(place: Place) -> str:
 
 def _check_same_run(trainer, state: dict, folder: Path) -> None:
     """Raise `UserError` if the checkpoint's settings differ from the trainer's."""
-    old = with_new_keys(state["config"], trainer.config)
+    old = state["config"]
     new = mask_tree(trainer.config.model_dump(mode="json"))
     old_processes = state["num_processes"]
     processes = trainer.accelerator.num_processes

@@ -1,19 +1,15 @@
 """The optimiser of all training loops."""
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
 
-OptimizerName = Literal["adamw", "adamw_8bit"]
-ABOUT_OPTIMIZER = (
-    "adamw_8bit: two bytes of state per trained weight instead of eight; needs the package"
-    " bitsandbytes"
-)
+from fgrlhf.configs.sections import Optimizer
 
 
 def make_optimizer(
-    name: OptimizerName,
+    name: Optimizer,
     model: nn.Module,
     groups: list[dict],
     eps: float = 1e-8,

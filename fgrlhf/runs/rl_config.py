@@ -8,7 +8,7 @@ algorithms (`RLConfig.unused_settings`), and those of a disabled tracker (`Loggi
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field, model_validator
 
@@ -17,20 +17,25 @@ from fgrlhf.algorithms.ppo import PPOConfig
 from fgrlhf.algorithms.protocol import Algorithm
 from fgrlhf.algorithms.published import read_with_ppo_section
 from fgrlhf.algorithms.registry import ALGORITHMS, AnyAlgorithm, algorithm_class, has_own_hooks
+from fgrlhf.configs.sections import (
+    GenerationConfig,
+    PolicyConfig,
+    PolicyEvaluationConfig,
+    PolicyTrainConfig,
+    RunConfig,
+    Warmup,
+)
 from fgrlhf.configs.strict import (
     BatchSize,
     Count,
     Epsilon,
     FilePath,
-    Kernels,
-    Name,
     NonNegativeCount,
     Positive,
     Rate,
     Seed,
     StrictModel,
     Temperature,
-    Tokens,
     refuse,
     unread_keys,
 )
@@ -41,99 +46,12 @@ from fgrlhf.metrics.config import (
     models_of,
 )
 from fgrlhf.metrics.pooled import NOT_REWARDS
-from fgrlhf.models.config import ABOUT_CHECKPOINTING, ABOUT_DECODER_PREFIX, LoRAConfig, is_quantized
-from fgrlhf.models.decoding import Sampling
+from fgrlhf.models.decoding import Sampling, sampling_of
 from fgrlhf.rewards.kind import RewardKind
-from fgrlhf.runs.optimizer import ABOUT_OPTIMIZER, OptimizerName
 from fgrlhf.samplers.config import AnySampler, LocalSamplerConfig, VllmSamplerConfig
 
 
-class GenerationConfig(StrictModel):
-    """How responses are sampled in training."""
-
-    do_sample: bool = Field(default=True, description="false: take the most probable response")
-    top_k: NonNegativeCount | None = Field(
-        default=None, description="sample from the k most probable tokens; null: from all"
-    )
-    top_p: float | None = Field(
-        default=None,
-        gt=0,
-        le=1,
-        description="sample from the smallest set of tokens with this probability; null: from all",
-    )
-    temperature: Temperature = Field(default=1.0, description="divides the logits before sampling")
-    num_beams: int = Field(
-        default=1, ge=1, le=64, description="of beam search; above 1 it needs do_sample=false"
-    )
-
-    @model_validator(mode="after")
-    def _beams_or_sampling(self):
-        if self.do_sample and self.num_beams > 1:
-            raise ValueError(
-                f"num_beams={self.num_beams} searches for the most probable response, but"
-                " do_sample=true samples one: set do_sample=false or num_beams=1"
-            )
-        if self.do_sample and self.top_k == 1:
-            raise ValueError(
-                "top_k=1 leaves only the most probable token, so nothing is sampled: set"
-                " do_sample=false without top_k, or a larger top_k"
-            )
-        if not self.do_sample:
-            refuse(
-                unread_keys(
-                    self,
-                    ["top_k", "top_p", "temperature"],
-                    "since do_sample is false and the most probable response is taken: set"
-                    " do_sample=true, or leave it out",
-                )
-            )
-        return self
-
-    def sampling(self, max_new_tokens: int) -> Sampling:
-        return Sampling(
-            max_new_tokens,
-            self.do_sample,
-            self.temperature,
-            self.top_k or 0,
-            self.top_p,
-            self.num_beams,
-        )
-
-
-class EvalGenerationConfig(GenerationConfig):
-    """How responses are generated in evaluations."""
-
-    do_sample: bool = Field(default=False, description="false: take the most probable response")
-
-
-ABOUT_TOP_LAYERS = (
-    "train only the top layers; those below are frozen and computed once per rollout. null: all"
-)
-
-
-class PolicyConfig(StrictModel):
-    """The section `model.policy_model`."""
-
-    ckpt: FilePath = Field(description="folder or hub name")
-    input_padding_side: Literal["left", "right"] | None = Field(
-        default=None, description="null: left for decoder-only models, right for others"
-    )
-    chat_template: bool | None = Field(
-        default=None,
-        description="prompts as a user's turn; null: if the tokenizer has a chat template",
-    )
-    decoder_prefix: str | None = Field(default=None, description=ABOUT_DECODER_PREFIX)
-    lora: LoRAConfig | None = Field(
-        default=None, description="train adapters; the reference is the policy without them"
-    )
-    train_top_layers: Count | None = Field(default=None, description=ABOUT_TOP_LAYERS)
-    train_generation_kwargs: GenerationConfig = GenerationConfig()
-    eval_generation_kwargs: EvalGenerationConfig = EvalGenerationConfig()
-
-
 class ValueConfig(StrictModel):
-    """The section `model.value_model`: the critic."""
-
     ckpt: FilePath | None = Field(default=None, description="folder or hub name")
     freeze_value_model: bool = Field(default=False, description="train only the critic's head")
     policy_value_sharing: bool = Field(
@@ -167,28 +85,14 @@ class ValueConfig(StrictModel):
         return self
 
 
-class ModelConfig(StrictModel):
-    """The section `model` of RL."""
-
-    policy_model: PolicyConfig
+class RLModelConfig(PolicyConfig):
     value_model: ValueConfig = Field(
         default=ValueConfig(), description="the critic; algorithms without one do not need it"
     )
-    dtype: Literal["fp32", "bf16"] = Field(
-        default="fp32", description="forward passes; weights in training stay fp32"
-    )
-    kernels: Kernels = "auto"
+    train_generation_kwargs: GenerationConfig = GenerationConfig()
 
 
 class EnvConfig(StrictModel):
-    """The section `env`: prompts, lengths, and responses per prompt."""
-
-    max_input_len: Tokens = Field(
-        default=1024, description="tokens; longer prompts are cut at their end"
-    )
-    max_generated_len: Tokens = Field(
-        default=200, description="tokens of a response, including its end token"
-    )
     train_num_samples_per_input: BatchSize = Field(
         default=4, description="responses per prompt in a rollout"
     )
@@ -197,23 +101,10 @@ class EnvConfig(StrictModel):
     )
 
 
-class TrainConfig(StrictModel):
-    """The section `train` of RL."""
-
+class RLTrainConfig(PolicyTrainConfig):
     total_episodes: Count = Field(default=80_000, description="responses sampled in the whole run")
-    eval_interval: Count = Field(default=50, description="rollout steps between evaluations on dev")
-    eval_examples: Count | None = Field(
-        default=None, description="dev prompts used, the first ones; null: all"
-    )
-    save_interval: Count = Field(default=50, description="rollout steps between checkpoints")
-    best_metric: str = Field(
-        default="reward", description="dev metric that picks the best checkpoint, higher is better"
-    )
     sampling_batch_size_per_card: BatchSize = Field(
         default=8, description="prompts per rollout and process"
-    )
-    micro_batch_size: BatchSize = Field(
-        default=4, description="rollouts per forward/backward pass and process"
     )
     n_minibatches: BatchSize = Field(default=1, description="optimiser steps per PPO epoch")
     n_ppo_epoch_per_rollout: Count = Field(
@@ -221,14 +112,12 @@ class TrainConfig(StrictModel):
     )
     lr: Rate = Field(default=1e-5, description="learning rate of the policy")
     value_lr: Rate | None = Field(default=None, description="null: lr")
-    lr_schedule: Literal["linear", "constant"] = Field(
-        default="linear", description="after the warmup: decay to 0, or not"
+    warmup_steps: Warmup = Field(
+        default=100, description="rollout steps; below 1: a share of all steps"
     )
-    warmup_steps: NonNegativeCount = Field(default=100, description="rollout steps")
     n_critic_warmup_steps: NonNegativeCount = Field(
         default=0, description="first rollout steps in which only the critic learns"
     )
-    optimizer: OptimizerName = Field(default="adamw", description=ABOUT_OPTIMIZER)
     adam_eps: Epsilon = Field(default=1e-5, description="epsilon of Adam")
     kl_threshold: Positive = Field(
         default=10.0,
@@ -238,18 +127,24 @@ class TrainConfig(StrictModel):
         ),
     )
     kl_patience: Count = Field(default=5, description="see kl_threshold")
-    clip_grad: bool = Field(default=True, description="clip the norm of the gradient")
-    max_grad_norm: Positive = Field(default=0.5, description="bound of the norm")
+    max_grad_norm: Positive | None = Field(
+        default=0.5, description="bound of the norm of the gradient; null: not clipped"
+    )
     dropout: bool = Field(default=False, description="use dropout in rollouts and updates")
     dropout_in_rollouts: bool | None = Field(
         default=None, description="null: as `dropout`; false with dropout=true is as published (D4)"
     )
-    gradient_checkpointing: bool = Field(default=False, description=ABOUT_CHECKPOINTING)
+    normalize_aspects: bool = Field(
+        default=False,
+        description=(
+            "divide each reward by its standard deviation over the batch's responses before"
+            " weighting"
+        ),
+    )
     shuffle: bool = Field(default=True, description="false: as published (D6)")
     average_microbatches: bool = Field(
         default=True, description="false: sum the losses of micro-batches, as published (D6)"
     )
-    seed: Seed = Field(default=42, description="of everything random in the run")
     cuda_deterministic: bool = Field(
         default=True,
         description=(
@@ -258,54 +153,14 @@ class TrainConfig(StrictModel):
         ),
     )
 
-    @model_validator(mode="after")
-    def _clipping_is_on(self):
-        if not self.clip_grad:
-            refuse(
-                unread_keys(
-                    self,
-                    ["max_grad_norm"],
-                    "since clip_grad is false: set clip_grad=true, or leave it out",
-                )
-            )
-        return self
 
-
-class LoggingConfig(StrictModel):
-    """The section `logging`."""
-
-    run_name: Name = Field(default="run", description="name in logs, progress and trackers")
-    save_dir: FilePath = Field(description="folder of the run")
-    wandb_log: bool = Field(default=False, description="also log to Weights & Biases")
-    wandb_entity: str | None = Field(default=None, description="Weights & Biases: user or team")
-    wandb_project: str = Field(default="fgrlhf", description="Weights & Biases: project")
-    tensorboard: bool = Field(default=False, description="also write TensorBoard files")
-    log_interval: Count = Field(default=1, description="steps between lines of metrics.jsonl")
-    n_samples: NonNegativeCount = Field(
-        default=16, description="rollouts logged with their token rewards at each evaluation"
+class RLEvaluationConfig(PolicyEvaluationConfig):
+    metric: str = Field(
+        default="reward", description="dev metric that picks the best checkpoint, higher is better"
     )
 
-    def trackers(self) -> dict[str, Any]:
-        """The arguments of `RunLog` for the enabled trackers."""
-        wandb = {"project": self.wandb_project, "entity": self.wandb_entity, "name": self.run_name}
-        return {"wandb": wandb if self.wandb_log else None, "tensorboard": self.tensorboard}
 
-    def notes(self) -> list[str]:
-        """Notes to print at the start: settings of a tracker that is off.
-
-        A single switch turns a tracker off, so its settings are not an error.
-        """
-        if self.wandb_log:
-            return []
-        mistakes = unread_keys(
-            self, ["wandb_entity", "wandb_project"], "since logging.wandb_log is false"
-        )
-        return [f"note: logging.{key}: {text}" for key, text in mistakes]
-
-
-class DataConfig(StrictModel):
-    """The section `data` of RL."""
-
+class RLDataConfig(StrictModel):
     train_file: FilePath | None = Field(
         default=None, description="prompts to train on; null: the task generates them"
     )
@@ -315,48 +170,18 @@ class DataConfig(StrictModel):
     seed: Seed = Field(default=0, description="of generated prompts: their order, or a sample")
 
 
-class ParallelConfig(StrictModel):
-    """The section `parallel`: how several processes hold the models."""
-
-    strategy: Literal["ddp", "fsdp2"] = Field(
-        default="ddp",
-        description=(
-            "with several processes. ddp: each holds whole models; fsdp2: each stores a part of the"
-            " weights, gradients and optimiser state"
-        ),
-    )
-
-    def mistakes(self, unsupported: Mapping[str, bool]) -> list[str]:
-        """Mistakes of a config with settings that fsdp2 does not support.
-
-        Args:
-          unsupported: setting -> whether the config has it.
-        """
-        if self.strategy != "fsdp2":
-            return []
-        found = []
-        for setting, is_set in unsupported.items():
-            if is_set:
-                found.append(
-                    f"parallel.strategy is fsdp2, which does not support {setting} yet: leave it"
-                    " out, or set parallel.strategy=ddp"
-                )
-        return found
-
-
-class RLConfig(StrictModel):
+class RLConfig(RunConfig):
     """The config of a whole run. `fgrlhf.task_config.rl_config` adds a task's reward kinds."""
 
-    model: ModelConfig
+    model: RLModelConfig
     reward: dict[str, RewardKind]
     env: EnvConfig = EnvConfig()
     algorithm: AnyAlgorithm = PPOConfig()
-    train: TrainConfig = TrainConfig()
-    data: DataConfig = DataConfig()
-    parallel: ParallelConfig = ParallelConfig()
+    train: RLTrainConfig = RLTrainConfig()
+    data: RLDataConfig = RLDataConfig()
     sampler: AnySampler = LocalSamplerConfig()
+    evaluation: RLEvaluationConfig = RLEvaluationConfig()
     evaluation_metrics: EvaluationMetrics = Field(default=[], description=ABOUT_METRICS)
-    logging: LoggingConfig
 
     @model_validator(mode="wrap")
     @classmethod
@@ -366,23 +191,19 @@ class RLConfig(StrictModel):
             return read_with_ppo_section(tree, handler)
         return handler(tree)
 
-    @model_validator(mode="after")
-    def _sections_fit(self):
-        mistakes = [
+    def mistakes(self) -> list[str]:
+        return [
+            *super().mistakes(),
             *self._reward_mistakes(),
-            *self._model_mistakes(),
             *self._sampling_mistakes(),
             *self._critic_mistakes(),
             *self.algorithm.mistakes(self._settings_for_the_algorithm()),
-            *self._parallel_mistakes(),
             *self._sampler_mistakes(),
-            *best_metric_mistakes(self.train.best_metric, self.evaluation_metrics),
+            *best_metric_mistakes(self.evaluation.metric, self.evaluation_metrics),
         ]
-        refuse([("", text) for text in mistakes])
-        return self
 
     def _settings_for_the_algorithm(self) -> RunSettings:
-        generation = self.model.policy_model.train_generation_kwargs
+        generation = self.model.train_generation_kwargs
         return RunSettings(
             samples_per_prompt=self.env.train_num_samples_per_input,
             do_sample=generation.do_sample,
@@ -403,19 +224,13 @@ class RLConfig(StrictModel):
                 )
         return mistakes
 
-    def _model_mistakes(self) -> list[str]:
-        lora = self.model.policy_model.lora
-        if lora is None:
-            return []
-        return lora.mistakes("model.policy_model.lora", self.train.dropout)
-
     def _sampling_mistakes(self) -> list[str]:
-        beams = self.model.policy_model.train_generation_kwargs.num_beams
+        beams = self.model.train_generation_kwargs.num_beams
         K = self.env.train_num_samples_per_input
         if beams == 1 or K == 1:
             return []
         return [
-            f"model.policy_model.train_generation_kwargs.num_beams is {beams}, but beam search"
+            f"model.train_generation_kwargs.num_beams is {beams}, but beam search"
             f" finds one response per prompt, and env.train_num_samples_per_input is {K}: set"
             " num_beams=1 and do_sample=true, or set env.train_num_samples_per_input=1"
         ]
@@ -438,31 +253,26 @@ class RLConfig(StrictModel):
             ]
         return []
 
-    def _parallel_mistakes(self) -> list[str]:
-        policy = self.model.policy_model
+    def unsupported_by_fsdp2(self) -> Mapping[str, bool]:
         critic = self.model.value_model
-        algorithm = f"algorithm.name={self.algorithm.name}"
-        return self.parallel.mistakes(
-            {
-                "model.policy_model.lora.quantize": is_quantized(policy.lora),
-                "train.optimizer=adamw_8bit": self.train.optimizer == "adamw_8bit",
-                "model.policy_model.train_top_layers": policy.train_top_layers is not None,
-                "model.value_model.train_top_layers": critic.train_top_layers is not None,
-                algorithm: has_own_hooks(algorithm_class(self.algorithm)),
-            }
-        )
+        has_hooks = has_own_hooks(algorithm_class(self.algorithm))
+        return {
+            **super().unsupported_by_fsdp2(),
+            "model.value_model.train_top_layers": critic.train_top_layers is not None,
+            f"algorithm.name={self.algorithm.name}": has_hooks,
+        }
 
     def _sampler_mistakes(self) -> list[str]:
         """Settings under which a server would not sample from the policy that is trained."""
         if not isinstance(self.sampler, VllmSamplerConfig):
             return []
-        generation = self.model.policy_model.train_generation_kwargs
+        generation = self.model.train_generation_kwargs
         algorithm = algorithm_class(self.algorithm)
         way_out = "change it, or set sampler.kind=local"
         mistakes = []
         if not generation.do_sample:
             mistakes.append(
-                "model.policy_model.train_generation_kwargs.do_sample is false, but the server of"
+                "model.train_generation_kwargs.do_sample is false, but the server of"
                 f" `sampler` samples by probabilities: {way_out}"
             )
         elif self.logprob_temperature != generation.temperature:
@@ -499,7 +309,7 @@ class RLConfig(StrictModel):
     @property
     def inputs(self) -> list[str]:
         """Files and checkpoints that affect the result, but for the task's code."""
-        inputs = [self.model.policy_model.ckpt]
+        inputs = [self.model.ckpt]
         if self.needs_values and self.model.value_model.ckpt is not None:
             inputs.append(self.model.value_model.ckpt)
         for reward in self.reward.values():
@@ -531,15 +341,15 @@ class RLConfig(StrictModel):
     @property
     def train_sampling(self) -> Sampling:
         """How training samples responses."""
-        generation = self.model.policy_model.train_generation_kwargs
-        return generation.sampling(self.env.max_generated_len)
+        generation = self.model.train_generation_kwargs
+        return sampling_of(generation, self.model.max_generated_len)
 
     @property
     def logprob_temperature(self) -> float:
         """The temperature of log-probabilities in ratio and KL."""
         if self.env.logprob_temperature is not None:
             return self.env.logprob_temperature
-        generation = self.model.policy_model.train_generation_kwargs
+        generation = self.model.train_generation_kwargs
         return generation.temperature if generation.do_sample else 1.0
 
     @property

@@ -25,7 +25,7 @@ from fgrlhf.scorers.service import BadAnswer, Service, openai_message
 from fgrlhf.text_types import Prompt
 
 if TYPE_CHECKING:
-    from fgrlhf.scorers.kinds import JudgeSettings
+    from fgrlhf.scorers.kinds import JudgeScorer
 
 INSTRUCTIONS = """\
 You judge a response to a prompt. The criterion: {criterion}.
@@ -58,7 +58,7 @@ class Judge:
 
     def __init__(
         self,
-        settings: "JudgeSettings",
+        settings: "JudgeScorer",
         pause: Callable[[float], None] = time.sleep,
         wait: Callable[[threading.Event, float], bool] = wait_for,
     ):

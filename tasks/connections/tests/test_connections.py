@@ -400,7 +400,7 @@ def test_every_stage_runs(folder):
     config = load_config(SFTConfig, TRAINING / "mini_sft_config.yml", short)
     run_sft.train(config, TASK)
     steps = ["train.total_episodes=8", "train.sampling_batch_size_per_card=2"]
-    steps += ["env.train_num_samples_per_input=2", "train.eval_examples=2"]
+    steps += ["env.train_num_samples_per_input=2", "evaluation.examples=2"]
     dense = str(TRAINING / "mini_dense_config.yml")
     rl.main([task, dense, *steps])
     evaluate.main(

@@ -1,0 +1,331 @@
+"""Sections that the configs of RL, DPO, SFT and reward models share, with one set of names.
+
+A stage derives its own sections from these: it sets its defaults and adds the keys that only it
+has. `names.py` has other names that are still read.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from fgrlhf.configs.strict import (
+    BatchSize,
+    Count,
+    Epsilon,
+    FilePath,
+    Kernels,
+    Name,
+    NonNegativeCount,
+    Positive,
+    Rate,
+    Seed,
+    StrictModel,
+    Temperature,
+    Tokens,
+    refuse,
+    unread_keys,
+)
+
+Dtype = Literal["fp32", "bf16"]
+Optimizer = Literal["adamw", "adamw_8bit"]
+Schedule = Literal["linear", "cosine", "constant"]
+Epochs = Annotated[float, Field(ge=1e-6, le=1e6)]
+Decay = Annotated[float, Field(ge=0, le=100)]
+Warmup = Annotated[float, Field(ge=0, lt=2**31)]  # steps; below 1: a share of all steps
+
+# ---- models --------------------------------------------------------------------------------------
+
+
+class LoRAConfig(StrictModel):
+    r: Count = Field(default=16, description="rank")
+    alpha: Positive = Field(
+        default=32.0, description="the output of adapters is scaled by alpha / r"
+    )
+    dropout: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="on the input of adapters; in RL and DPO it needs train.dropout",
+    )
+    target_modules: list[str] | None = Field(
+        default=None, description="names of linear layers; null: all but the output"
+    )
+    quantize: Literal["nf4"] | None = Field(
+        default=None,
+        description=(
+            "nf4: store these layers' frozen weights in 4 bits (QLoRA), which needs the package"
+            " bitsandbytes; null: no"
+        ),
+    )
+
+
+class ModelConfig(StrictModel):
+    """The model that a stage trains."""
+
+    ckpt: FilePath = Field(description="initial model: folder or hub name")
+    lora: LoRAConfig | None = Field(
+        default=None,
+        description=(
+            "train adapters; SFT and reward models merge them into the saved model, and the"
+            " reference of RL and DPO is the policy without them"
+        ),
+    )
+    train_top_layers: Count | None = Field(
+        default=None,
+        description=(
+            "train only this many layers, counted from the top, and the head of a reward model; the"
+            " others are frozen; null: all"
+        ),
+    )
+    max_input_len: Tokens = Field(
+        default=1024, description="tokens; longer prompts are cut at their end"
+    )
+    dtype: Dtype = Field(
+        default="fp32", description="forward passes; weights in training stay fp32"
+    )
+    kernels: Kernels = "auto"
+
+
+class GenerationConfig(StrictModel):
+    do_sample: bool = Field(default=True, description="false: take the most probable response")
+    top_k: NonNegativeCount | None = Field(
+        default=None, description="sample from the k most probable tokens; null: from all"
+    )
+    top_p: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="sample from the smallest set of tokens with this probability; null: from all",
+    )
+    temperature: Temperature = Field(default=1.0, description="divides the logits before sampling")
+    num_beams: int = Field(
+        default=1, ge=1, le=64, description="of beam search; above 1 it needs do_sample=false"
+    )
+
+    @model_validator(mode="after")
+    def _beams_or_sampling(self):
+        if self.do_sample and self.num_beams > 1:
+            raise ValueError(
+                f"num_beams={self.num_beams} searches for the most probable response, but"
+                " do_sample=true samples one: set do_sample=false or num_beams=1"
+            )
+        if self.do_sample and self.top_k == 1:
+            raise ValueError(
+                "top_k=1 leaves only the most probable token, so nothing is sampled: set"
+                " do_sample=false without top_k, or a larger top_k"
+            )
+        if not self.do_sample:
+            refuse(
+                unread_keys(
+                    self,
+                    ["top_k", "top_p", "temperature"],
+                    "since do_sample is false and the most probable response is taken: set"
+                    " do_sample=true, or leave it out",
+                )
+            )
+        return self
+
+
+class EvalGenerationConfig(GenerationConfig):
+    do_sample: bool = Field(default=False, description="false: take the most probable response")
+
+
+class PolicyConfig(ModelConfig):
+    """The policy of RL, DPO and SFT."""
+
+    max_generated_len: Tokens = Field(
+        default=200,
+        description="tokens of a response, including its end token; longer answers are cut",
+    )
+    input_padding_side: Literal["left", "right"] | None = Field(
+        default=None, description="null: left for decoder-only models, right for others"
+    )
+    chat_template: bool | None = Field(
+        default=None,
+        description="prompts as a user's turn; null: if the tokenizer has a chat template",
+    )
+    decoder_prefix: str | None = Field(
+        default=None,
+        description=(
+            "tokens, separated by spaces, that the decoder of an encoder-decoder reads before every"
+            " response, such as NLLB's target language deu_Latn; null: those saved with the model"
+        ),
+    )
+    eval_generation_kwargs: EvalGenerationConfig = EvalGenerationConfig()
+
+
+# ---- training and evaluation ---------------------------------------------------------------------
+
+
+class TrainConfig(StrictModel):
+    lr: Rate = Field(description="learning rate")
+    lr_schedule: Schedule = Field(
+        default="linear", description="after the warmup: decay to 0, by a line or a cosine, or not"
+    )
+    warmup_steps: Warmup = Field(default=0, description="below 1: a share of all steps")
+    optimizer: Optimizer = Field(
+        default="adamw",
+        description=(
+            "adamw_8bit: two bytes of state per trained weight instead of eight; needs the package"
+            " bitsandbytes"
+        ),
+    )
+    adam_eps: Epsilon = Field(default=1e-8, description="epsilon of Adam")
+    max_grad_norm: Positive | None = Field(
+        default=1.0, description="bound of the norm of the gradient; null: not clipped"
+    )
+    gradient_checkpointing: bool = Field(
+        default=False,
+        description="compute layers twice instead of storing activations: slower, less memory",
+    )
+    seed: Seed = Field(default=42, description="of everything random in the run")
+
+
+class PolicyTrainConfig(TrainConfig):
+    """Training of RL and DPO, against a reference."""
+
+    micro_batch_size: BatchSize = Field(
+        default=4, description="rollouts or prompts per forward and backward pass and process"
+    )
+    dropout: bool = Field(default=False, description="use dropout in training")
+    save_every_steps: Count | None = Field(
+        default=None, description="steps between checkpoints; null: evaluation.every_steps"
+    )
+
+
+class SupervisedTrainConfig(TrainConfig):
+    """Training of SFT and reward models, on rows with labels."""
+
+    epochs: Epochs = Field(default=10.0, description="passes over the training rows")
+    max_steps: Count | None = Field(
+        default=None, description="optimiser steps; null: `epochs` decides"
+    )
+    batch_size: BatchSize = Field(
+        default=4, description="rows per optimiser step, over all processes"
+    )
+    micro_batch_size: BatchSize | None = Field(
+        default=None,
+        description="rows per forward and backward pass and process; null: all of its share",
+    )
+    weight_decay: Decay = Field(default=0.0, description="of AdamW")
+    adam_beta1: float = Field(default=0.9, ge=0, lt=1, description="of AdamW")
+    adam_beta2: float = Field(default=0.999, ge=0, lt=1, description="of AdamW")
+
+
+class EvaluationConfig(StrictModel):
+    every_steps: Count | None = Field(
+        default=50, description="steps between evaluations on dev; null: a pass over the rows"
+    )
+    examples: Count | None = Field(
+        default=None, description="use only the first rows of dev; null: all"
+    )
+
+
+class PolicyEvaluationConfig(EvaluationConfig):
+    """Evaluation of RL and DPO."""
+
+    metric: str = Field(
+        default="rougeLsum",
+        description="dev metric that picks the best checkpoint, higher is better",
+    )
+
+
+class SupervisedEvaluationConfig(EvaluationConfig):
+    """Evaluation of SFT and reward models; each is followed by a checkpoint."""
+
+    every_steps: Count | None = Field(
+        default=None,
+        description="steps between evaluations and checkpoints; null: a pass over the rows",
+    )
+    batch_size: BatchSize = Field(default=64, description="rows per forward pass")
+
+
+# ---- logging and processes -----------------------------------------------------------------------
+
+
+class LoggingConfig(StrictModel):
+    run_name: Name = Field(default="run", description="name in logs, progress and trackers")
+    save_dir: FilePath = Field(description="folder of the run")
+    wandb_log: bool = Field(default=False, description="also log to Weights & Biases")
+    wandb_entity: str | None = Field(default=None, description="Weights & Biases: user or team")
+    wandb_project: str = Field(default="fgrlhf", description="Weights & Biases: project")
+    tensorboard: bool = Field(default=False, description="also write TensorBoard files")
+    log_interval: Count = Field(default=1, description="steps between lines of metrics.jsonl")
+    n_samples: NonNegativeCount = Field(
+        default=16, description="rollouts logged with their token rewards at each evaluation"
+    )
+
+    def trackers(self) -> dict[str, Any]:
+        """The arguments of `RunLog` for the enabled trackers."""
+        wandb = {"project": self.wandb_project, "entity": self.wandb_entity, "name": self.run_name}
+        return {"wandb": wandb if self.wandb_log else None, "tensorboard": self.tensorboard}
+
+    def notes(self) -> list[str]:
+        """Notes to print at the start: settings of a tracker that is off.
+
+        A single switch turns a tracker off, so its settings are not an error.
+        """
+        if self.wandb_log:
+            return []
+        mistakes = unread_keys(
+            self, ["wandb_entity", "wandb_project"], "since logging.wandb_log is false"
+        )
+        return [f"note: logging.{key}: {text}" for key, text in mistakes]
+
+
+class ParallelConfig(StrictModel):
+    strategy: Literal["ddp", "fsdp2"] = Field(
+        default="ddp",
+        description=(
+            "with several processes. ddp: each holds whole models; fsdp2: each stores a part of the"
+            " weights, gradients and optimiser state"
+        ),
+    )
+
+
+class RunConfig(StrictModel):
+    """Sections of the configs of RL, DPO, SFT and reward models."""
+
+    model: ModelConfig
+    train: TrainConfig
+    evaluation: EvaluationConfig = EvaluationConfig()
+    parallel: ParallelConfig = ParallelConfig()
+    logging: LoggingConfig
+
+    @model_validator(mode="after")
+    def _sections_fit(self):
+        refuse([("", text) for text in self.mistakes()])
+        return self
+
+    def mistakes(self) -> list[str]:
+        """Settings of different sections that do not fit: one message each."""
+        found = self._dropout_mistakes()
+        if self.parallel.strategy != "fsdp2":
+            return found
+        for setting, is_set in self.unsupported_by_fsdp2().items():
+            if is_set:
+                found.append(
+                    f"parallel.strategy is fsdp2, which does not support {setting} yet: leave it"
+                    " out, or set parallel.strategy=ddp"
+                )
+        return found
+
+    def unsupported_by_fsdp2(self) -> Mapping[str, bool]:
+        """Settings that fsdp2 does not support, and whether the config has them."""
+        model = self.model
+        return {
+            "model.lora.quantize": model.lora is not None and model.lora.quantize is not None,
+            "model.train_top_layers": model.train_top_layers is not None,
+            "train.optimizer=adamw_8bit": self.train.optimizer == "adamw_8bit",
+        }
+
+    def _dropout_mistakes(self) -> list[str]:
+        lora, train = self.model.lora, self.train
+        turns_dropout_off = isinstance(train, PolicyTrainConfig) and not train.dropout
+        if lora is None or not lora.dropout or not turns_dropout_off:
+            return []
+        return [
+            f"model.lora.dropout is {lora.dropout}, but train.dropout is false, which turns all"
+            " dropout off: set train.dropout=true, or leave lora.dropout out"
+        ]
