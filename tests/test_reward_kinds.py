@@ -116,7 +116,7 @@ class Politeness:
 
 
 def test_the_hash_of_a_served_reward_is_explained():
-    section = {"kind": "http", "url": "http://127.0.0.1:1", "model_sha256": "3b6f..."}
+    section = {"kind": "reward_server", "url": "http://127.0.0.1:1", "model_sha256": "3b6f..."}
     with pytest.raises(UserError, match="64 hexadecimal digits that `fgrlhf reward-serve` prints"):
         built(a=section)
 

@@ -38,7 +38,7 @@ from faults.fake_sampler import altered, answer, cut, status, truncate
 from fgrlhf.algorithms.importance import sampler_gap, truncated_importance_weights
 from fgrlhf.base.background import run_parallel
 from fgrlhf.base.errors import UserError
-from fgrlhf.base.files import read_json, write_json
+from fgrlhf.base.files import read_json
 from fgrlhf.configs.sections import LoRAConfig
 from fgrlhf.load import load_task
 from fgrlhf.models.decoding import Sampling
@@ -214,15 +214,6 @@ def test_a_critic_free_run_learns_over_a_server(fake, tmp_path):
     assert sum(rewards[-5:]) / 5 > sum(rewards[:5]) / 5 + 0.5
     assert all(gap["sampler/gap_max"] < 1e-4 for gap in result["gaps"])
     assert all(abs(row["importance/weight"] - 1) < 1e-4 for row in result["rows"])
-
-
-def test_a_run_of_a_release_without_samplers_continues(local, tmp_path):
-    run(tmp_path, until=2)
-    file = tmp_path / "checkpoints" / "step-2" / "state.json"
-    state = read_json(file)
-    del state["config"]["sampler"], state["own_sha256"]
-    write_json(file, state)
-    assert_equal(local, run(tmp_path))
 
 
 def test_a_run_does_not_change_its_sampler(fake, tmp_path):
