@@ -606,7 +606,7 @@ def test_every_process_has_dropout_masks_of_its_own():
 def test_answers_beyond_the_positions_of_the_model_are_refused(tmp_path, monkeypatch):
     policy = tiny.policy("gpt2")
     policy.model.config.n_positions = 10
-    monkeypatch.setattr(train_dpo, "load_policy", lambda *_, **__: policy)
+    monkeypatch.setattr(train_dpo, "trained_policy", lambda *_, **__: policy)
     monkeypatch.setattr(train_dpo, "load_comparisons", lambda *_: pairs())
     dev = tmp_path / "dev.json"
     write_json(dev, [{"prompt": "the red cat", "references": ["a dog"]}])

@@ -7,7 +7,7 @@ import yaml
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, read_jsonl, write_json
 from fgrlhf.cli import evaluate as module
-from fgrlhf.cli.evaluate import Settings, policy_name, sampling_of
+from fgrlhf.cli.evaluate import Settings, policy_name, responses_of
 from fgrlhf.configs.strict import validate
 from fgrlhf.configs.yaml_files import read_yaml
 from fgrlhf.models.decoding import Sampling
@@ -161,11 +161,11 @@ def test_another_model_by_an_environment_variable_is_evaluated_anew(world, monke
 def test_another_setting_by_an_environment_variable_is_evaluated_anew(world, monkeypatch, capsys):
     path = world / "config.yml"
     config = yaml.safe_load(path.read_text())
-    config["env"]["max_generated_len"] = "${LONGEST}"
+    config["model"]["max_generated_len"] = "${LONGEST}"
     path.write_text(yaml.safe_dump(config))
     monkeypatch.setenv("LONGEST", "6")
     folder = evaluate(settings(world))
-    assert read_yaml(folder / "config.yaml")["resolved"]["env"]["max_generated_len"] == 6
+    assert read_yaml(folder / "config.yaml")["resolved"]["model"]["max_generated_len"] == 6
     capsys.readouterr()
     evaluate(settings(world))
     assert "evaluated before" in capsys.readouterr().out
@@ -224,9 +224,9 @@ def test_a_prompt_without_a_key_of_a_metric_is_refused_before_generation(world, 
 
 def test_how_answers_are_drawn(world):
     config = validate(QAConfig, yaml.safe_load((world / "config.yml").read_text()), "test")
-    assert sampling_of(settings(world, do_sample=True), config) == Sampling(6, True, 0.7, 20)
-    assert sampling_of(settings(world, do_sample=False), config) == Sampling(6, False)
-    assert sampling_of(settings(world), config) == Sampling(6, False, num_beams=2)
+    assert responses_of(settings(world, do_sample=True), config) == Sampling(6, True, 0.7, 20)
+    assert responses_of(settings(world, do_sample=False), config) == Sampling(6, False)
+    assert responses_of(settings(world), config) == Sampling(6, False, num_beams=2)
 
 
 @pytest.mark.parametrize(

@@ -340,14 +340,8 @@ def test_the_context_must_be_as_configured(tmp_path):
         train(config(tmp_path, data__with_context=False), task)
 
 
-def test_a_key_of_an_earlier_release_is_read(tmp_path):
-    tree = config(tmp_path).model_dump()
-    tree["data"]["with_passages"] = tree["data"].pop("with_context")
-    assert validate(SegmentRMConfig, tree, "old config") == config(tmp_path)
-
-
 def test_answers_longer_than_the_network_reads(tmp_path):
-    with pytest.raises(UserError, match="raise model.max_input_len"):
+    with pytest.raises(UserError, match="fits into model.max_input_len=3 tokens: raise it"):
         train(config(tmp_path, model__max_input_len=3))
 
 

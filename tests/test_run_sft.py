@@ -425,7 +425,10 @@ def test_rows_under_other_names_give_the_same_model(world):
     [
         (["model.ckpt=nowhere/at/all"], "no language model could be loaded from `nowhere/at/all`"),
         (["data.train_file=gone.json"], "gone.json does not exist"),
-        (["train.micro_batch_size=3"], "not a multiple of train.micro_batch_size=3"),
+        (
+            ["train.micro_batch_size=3"],
+            "is not divisible by 1 processes x train.micro_batch_size=3",
+        ),
         (["train.learning_rate=1", "train.batch_size=x"], "2 mistakes"),
     ],
 )

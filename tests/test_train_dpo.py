@@ -296,7 +296,7 @@ def test_rows_without_a_decision_are_refused(world):
 @pytest.mark.parametrize("argument, message", refusals("dpo"))
 def test_refused_before_anything_is_loaded(argument, message, world, monkeypatch):
     monkeypatch.setattr(
-        train_dpo, "load_policy", lambda *_, **__: pytest.fail("a model was loaded")
+        train_dpo, "trained_policy", lambda *_, **__: pytest.fail("a model was loaded")
     )
     with pytest.raises(UserError, match=message):
         dpo.main(
@@ -307,7 +307,7 @@ def test_refused_before_anything_is_loaded(argument, message, world, monkeypatch
 
 def test_dpo_without_pairs_is_refused_before_anything_is_loaded(world, monkeypatch):
     monkeypatch.setattr(
-        train_dpo, "load_policy", lambda *_, **__: pytest.fail("a model was loaded")
+        train_dpo, "trained_policy", lambda *_, **__: pytest.fail("a model was loaded")
     )
     raw = [r.raw for r in read_feedback(world / "train_feedback.json")]
     for r in raw:

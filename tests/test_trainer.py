@@ -421,7 +421,7 @@ def test_an_unknown_best_metric_is_refused_with_the_known_ones(tmp_path):
         config(tmp_path, evaluation__metric="f1"),
         evaluate=lambda policy: {"reward": 0.0, "gold": 1.0},
     )
-    with pytest.raises(UserError, match="best_metric is `f1`.*gold, reward"):
+    with pytest.raises(UserError, match="evaluation.metric is `f1`.*gold, reward"):
         run.train()
 
 
