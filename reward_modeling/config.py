@@ -20,6 +20,8 @@ TOP_LAYERS_KEY = "model.train_top_layers"
 
 
 class RMModelConfig(ModelConfig):
+    """The section `model` of reward models."""
+
     shape: Shape | Literal["auto"] = Field(
         default="auto",
         description=(
@@ -58,6 +60,8 @@ class RMModelConfig(ModelConfig):
 
 
 class RMTrainConfig(SupervisedTrainConfig):
+    """The section `train` of reward models."""
+
     epochs: Epochs = Field(default=50.0, description="passes over the training rows")
     batch_size: BatchSize = Field(
         default=24,
@@ -71,6 +75,8 @@ class RMTrainConfig(SupervisedTrainConfig):
 
 
 class RMEvaluationConfig(SupervisedEvaluationConfig):
+    """The section `evaluation` of reward models."""
+
     batch_size: BatchSize = Field(
         default=16, description="responses (pair files: prompts) per forward pass"
     )

@@ -67,6 +67,8 @@ LabelledText = tuple[RMText, list[bool | None]]
 
 
 class LabelsConfig(StrictModel):
+    """The section `labels`: the tags of a segment."""
+
     error: str | tuple[str, ...] = Field(
         description="tag of a segment with an error, such as ERROR; a list for several kinds"
     )
@@ -84,6 +86,8 @@ class LabelsConfig(StrictModel):
 
 
 class SegmentDataConfig(RMDataConfig):
+    """The section `data` of segment reward models."""
+
     level: Level = Field(
         description="segments in the files, such as sentence: docs/rewards.md, Levels"
     )

@@ -68,12 +68,16 @@ Example = tuple[list[RMInput], tuple[Pair, ...]]
 
 
 class PairDataConfig(RMDataConfig):
+    """The section `data` of reward models of preferences."""
+
     with_context: bool = Field(
         default=True, description="whether the model reads the context of the prompt"
     )
 
 
 class PairTrainConfig(RMTrainConfig):
+    """The section `train` of reward models of preferences."""
+
     margin: Coefficient = Field(
         default=0.0,
         description="times the margin of a pair: by how much its scores should differ at least",

@@ -20,6 +20,8 @@ from fgrlhf.metrics.config import (
 
 
 class SFTDataConfig(StrictModel):
+    """The section `data` of SFT."""
+
     train_file: FilePath = Field(description="demonstrations: a file, or hub:org/name")
     dev_file: FilePath | None = Field(
         default=None, description="null: no evaluation; the last model is saved"
@@ -38,6 +40,8 @@ class SFTDataConfig(StrictModel):
 
 
 class SFTTrainConfig(SupervisedTrainConfig):
+    """The section `train` of SFT."""
+
     lr: Rate = Field(default=5e-5, description="learning rate")
     group_by_length: bool = Field(
         default=False, description="batch answers of similar length, which reduces padding"
@@ -49,6 +53,8 @@ class SFTTrainConfig(SupervisedTrainConfig):
 
 
 class SFTEvaluationConfig(SupervisedEvaluationConfig):
+    """The section `evaluation` of SFT."""
+
     metric: str = Field(
         default="rougeLsum",
         description=(

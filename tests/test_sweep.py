@@ -23,7 +23,7 @@ from fgrlhf.pipeline.sweep import (
     swept_seed,
 )
 from fgrlhf.runs.dpo_config import DPOTrainConfig
-from fgrlhf.runs.rl_config import TrainConfig
+from fgrlhf.runs.rl_config import RLTrainConfig
 
 
 def line(step, score, kl=0.0, metric="reward"):
@@ -131,7 +131,7 @@ def test_metric_and_threshold_come_from_the_config(tmp_path):
         "rougeLsum",
         "rougeLsum",
     ]
-    assert kl_threshold_of(SimpleNamespace(train=TrainConfig())) == 10.0
+    assert kl_threshold_of(SimpleNamespace(train=RLTrainConfig())) == 10.0
     assert kl_threshold_of(SimpleNamespace(train=DPOTrainConfig())) == math.inf
 
 

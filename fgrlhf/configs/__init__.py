@@ -2,6 +2,7 @@
 
 __all__ = [
     "overrides",
+    "sections",
     "strict",
     "unions",
     "user_class",

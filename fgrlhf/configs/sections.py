@@ -38,6 +38,8 @@ Warmup = Annotated[float, Field(ge=0, lt=2**31)]  # steps; below 1: a share of a
 
 
 class LoRAConfig(StrictModel):
+    """The section `lora`: adapters that are trained instead of the weights."""
+
     r: Count = Field(default=16, description="rank")
     alpha: Positive = Field(
         default=32.0, description="the output of adapters is scaled by alpha / r"
@@ -88,6 +90,8 @@ class ModelConfig(StrictModel):
 
 
 class GenerationConfig(StrictModel):
+    """How responses are sampled in training."""
+
     do_sample: bool = Field(default=True, description="false: take the most probable response")
     top_k: NonNegativeCount | None = Field(
         default=None, description="sample from the k most probable tokens; null: from all"
@@ -128,6 +132,8 @@ class GenerationConfig(StrictModel):
 
 
 class EvalGenerationConfig(GenerationConfig):
+    """How responses are generated in evaluations."""
+
     do_sample: bool = Field(default=False, description="false: take the most probable response")
 
 
@@ -159,6 +165,8 @@ class PolicyConfig(ModelConfig):
 
 
 class TrainConfig(StrictModel):
+    """The keys of the section `train` that all stages have."""
+
     lr: Rate = Field(description="learning rate")
     lr_schedule: Schedule = Field(
         default="linear", description="after the warmup: decay to 0, by a line or a cosine, or not"
@@ -214,6 +222,8 @@ class SupervisedTrainConfig(TrainConfig):
 
 
 class EvaluationConfig(StrictModel):
+    """The keys of the section `evaluation` that all stages have."""
+
     every_steps: Count | None = Field(
         default=50, description="steps between evaluations on dev; null: a pass over the rows"
     )
@@ -245,6 +255,8 @@ class SupervisedEvaluationConfig(EvaluationConfig):
 
 
 class LoggingConfig(StrictModel):
+    """The section `logging`."""
+
     run_name: Name = Field(default="run", description="name in logs, progress and trackers")
     save_dir: FilePath = Field(description="folder of the run")
     wandb_log: bool = Field(default=False, description="also log to Weights & Biases")
@@ -275,6 +287,8 @@ class LoggingConfig(StrictModel):
 
 
 class ParallelConfig(StrictModel):
+    """The section `parallel`: how several processes hold the models."""
+
     strategy: Literal["ddp", "fsdp2"] = Field(
         default="ddp",
         description=(

@@ -6,7 +6,6 @@ __all__ = [
     "base",
     "causal",
     "chat",
-    "config",
     "decoding",
     "encoder_decoder",
     "loading",

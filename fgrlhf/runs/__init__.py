@@ -6,5 +6,4 @@ __all__ = [
     "rl_config",
     "runlog",
     "stage",
-    "supervised_config",
 ]

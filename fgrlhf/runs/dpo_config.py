@@ -42,6 +42,8 @@ class DPOSettings(StrictModel):
 
 
 class DPOTrainConfig(PolicyTrainConfig):
+    """The section `train` of DPO."""
+
     epochs: float = Field(default=1.0, ge=1e-4, le=1e6, description="passes over the prompts")
     batch_size: BatchSize = Field(
         default=16, description="prompts per optimiser step, over all processes, with all pairs"

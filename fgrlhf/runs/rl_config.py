@@ -86,6 +86,8 @@ class ValueConfig(StrictModel):
 
 
 class RLModelConfig(PolicyConfig):
+    """The section `model` of RL."""
+
     value_model: ValueConfig = Field(
         default=ValueConfig(), description="the critic; algorithms without one do not need it"
     )
@@ -93,6 +95,8 @@ class RLModelConfig(PolicyConfig):
 
 
 class EnvConfig(StrictModel):
+    """The section `env`: responses per prompt, and their log-probabilities."""
+
     train_num_samples_per_input: BatchSize = Field(
         default=4, description="responses per prompt in a rollout"
     )
@@ -102,6 +106,8 @@ class EnvConfig(StrictModel):
 
 
 class RLTrainConfig(PolicyTrainConfig):
+    """The section `train` of RL."""
+
     total_episodes: Count = Field(default=80_000, description="responses sampled in the whole run")
     sampling_batch_size_per_card: BatchSize = Field(
         default=8, description="prompts per rollout and process"
@@ -155,12 +161,16 @@ class RLTrainConfig(PolicyTrainConfig):
 
 
 class RLEvaluationConfig(PolicyEvaluationConfig):
+    """The section `evaluation` of RL."""
+
     metric: str = Field(
         default="reward", description="dev metric that picks the best checkpoint, higher is better"
     )
 
 
 class RLDataConfig(StrictModel):
+    """The section `data` of RL."""
+
     train_file: FilePath | None = Field(
         default=None, description="prompts to train on; null: the task generates them"
     )
