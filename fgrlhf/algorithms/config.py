@@ -43,6 +43,8 @@ class RunSettings:
 
 
 class AdaptiveKLConfig(StrictModel):
+    """The section `algorithm.adaptive_kl`."""
+
     target: Positive = Field(description="KL per response in nats")
     horizon: Count = Field(default=10_000, description="episodes over which kl_coef adapts")
 

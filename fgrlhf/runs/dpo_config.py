@@ -32,6 +32,8 @@ from fgrlhf.metrics.config import (
 
 
 class DPOSettings(StrictModel):
+    """The section `dpo`."""
+
     loss: Literal["sigmoid", "hinge", "ipo"] = Field(
         default="sigmoid", description="of a pair; see docs/algorithms.md"
     )
@@ -52,6 +54,8 @@ class DPOTrainConfig(PolicyTrainConfig):
 
 
 class DPODataConfig(StrictModel):
+    """The section `data` of DPO."""
+
     feedback_file: FilePath = Field(description="judgements of responses, in the format of `pairs`")
     pairs: str = Field(
         default=COMPARISONS.name,

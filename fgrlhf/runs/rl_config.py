@@ -52,6 +52,8 @@ from fgrlhf.samplers.config import AnySampler, LocalSamplerConfig, VllmSamplerCo
 
 
 class ValueConfig(StrictModel):
+    """The section `model.value_model`: the critic."""
+
     ckpt: FilePath | None = Field(default=None, description="folder or hub name")
     freeze_value_model: bool = Field(default=False, description="train only the critic's head")
     policy_value_sharing: bool = Field(
