@@ -120,11 +120,11 @@ def test_whether_lower_is_better_depends_on_the_metric_of_a_column(metric, expec
 def test_metric_and_threshold_come_from_the_config(tmp_path):
     experiment = Experiment("t", tmp_path)
     config = str(tmp_path / "c.yml")
-    (tmp_path / "c.yml").write_text("train: {best_metric: solved}\nevaluation: {metric: loss}\n")
+    (tmp_path / "c.yml").write_text("train: {best_metric: solved}\n")
     (tmp_path / "empty.yml").write_text("{}\n")
     assert metric_of(experiment, config, []) == "solved"
     assert metric_of(experiment, config, ["evaluation.metric=x"]) == "x"
-    assert metric_of(experiment, f"sft:{config}", []) == "loss"
+    assert metric_of(experiment, f"sft:{config}", []) == "solved"
     empty = str(tmp_path / "empty.yml")
     assert [metric_of(experiment, f"{kind}{empty}", []) for kind in ("", "dpo:", "sft:")] == [
         "reward",

@@ -43,10 +43,16 @@ def with_current_keys(tree: Mapping[Any, Any]) -> dict[Any, Any]:
             _move(renamed, f"{other}.{key}", f"{current}.{key}")
     for other, current in OTHER_KEYS.items():
         _move(renamed, other, current)
-    train = _section(renamed, ["train"])
-    if isinstance(train.get("clip_grad"), bool) and not train.pop("clip_grad"):  # published
+    train = _section(renamed, ["train"])  # the published clip_grad: false is the bound null
+    if train.get("clip_grad") is False:
         train["max_grad_norm"] = None
+    if train.get("clip_grad") is False or _is_clipped(train):
+        del train["clip_grad"]
     return renamed
+
+
+def _is_clipped(train: Mapping[Any, Any]) -> bool:
+    return train.get("clip_grad") is True and train.get("max_grad_norm", 1.0) is not None
 
 
 def _copy(tree: Any) -> Any:
