@@ -122,6 +122,18 @@ CASES = {
 CASES["rating"].rows[0]["responses"] = [LONG_WORD, *ROW["responses"][1:]]
 
 
+# How far below the top of the first problem its bullet stands, which is on the line's baseline.
+BULLET = """() => {
+    const button = document.querySelector("#problems li button"),
+        probe = document.createElement("span");
+    probe.style.display = "inline-block";
+    button.before(probe);
+    const [line, box] = [probe, button].map((node) => node.getBoundingClientRect());
+    probe.remove();
+    return line.bottom - box.top;
+}"""
+
+
 def marking(tab) -> Walk:
     yield "open", NEW
     word(tab, 1).click()
@@ -141,6 +153,7 @@ def marking(tab) -> Walk:
     press(tab, "Enter")
     yield "evidence refused", SAME
     press(tab, "Control+Enter")
+    assert 0 < tab.evaluate(BULLET) < 30  # pixels: at the first of several lines
     yield "problems with evidence", SAME
     tab.fill("#correction", "x")
     tab.wait_for_selector("#warnings li")
