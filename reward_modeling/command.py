@@ -1,19 +1,19 @@
 """`fgrlhf rm segment|sequence [TASK] config.yml`: train a reward model; its files, its export."""
 
+import importlib
 import sys
 from collections.abc import Sequence
 
 from fgrlhf.base.errors import UserError
-from fgrlhf.cli import linear_scorer
-from reward_modeling import export, run_fg_rm, run_pref_rm, span_files, step_files
 
+# kind -> its module with main(argv), which is imported if it is asked for
 PROGRAMS = {
-    "segment": run_fg_rm,
-    "sequence": run_pref_rm,
-    "span_files": span_files,
-    "step_files": step_files,
-    "linear": linear_scorer,
-    "export": export,
+    "segment": "reward_modeling.run_fg_rm",
+    "sequence": "reward_modeling.run_pref_rm",
+    "span_files": "reward_modeling.span_files",
+    "step_files": "reward_modeling.step_files",
+    "linear": "fgrlhf.cli.linear_scorer",
+    "export": "reward_modeling.export",
 }
 USAGE = """usage: fgrlhf rm KIND [TASK] config.yml [section.key=value ...]
        fgrlhf rm span_files|step_files TASK source=... output=... [key=value ...]
@@ -43,4 +43,4 @@ def main(argv: Sequence[str] | None = None) -> None:
             f"`{kind}` is not a kind of reward model: use segment, sequence or linear;"
             " span_files and step_files prepare a file, export writes one for other programs"
         )
-    PROGRAMS[kind].main(rest)
+    importlib.import_module(PROGRAMS[kind]).main(rest)

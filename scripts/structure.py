@@ -255,38 +255,65 @@ def sections_in(annotation: Any) -> list[Any]:
 PROFILED = '''
 import json, sys
 root, output, *arguments = sys.argv[1:]
-depth = deepest = 0
-files = set()
+imports = 0          # running imports: `<module>` frames of any file
+stack, deepest = [], []
+config, holders, files = None, set(), []
+
+def holds(frame):
+    """Whether a frame has the config as an argument, or uses it as an attribute of one."""
+    code = frame.f_code
+    n_arguments = code.co_argcount + code.co_kwonlyargcount
+    values = [frame.f_locals.get(name) for name in code.co_varnames[:n_arguments]]
+    if any(value is config for value in values):
+        return True
+    fields = [getattr(value, "__dict__", {}) for value in values]
+    return "config" in code.co_names and any(one.get("config") is config for one in fields)
 
 def watch(frame, event, value):
-    """Count the frames of our files on the stack; note those that have a `config`."""
-    global depth, deepest
+    global imports, config, deepest
     code = frame.f_code
-    if not code.co_filename.startswith(root):
-        return
-    if event == "call":
-        depth += 1
-        deepest = max(deepest, depth)
-        if "config" in code.co_varnames + code.co_freevars + code.co_names:
-            files.add(code.co_filename.removeprefix(root))
-    elif event == "return":
-        depth -= 1
+    step = {"call": 1, "return": -1}.get(event, 0)
+    if code.co_name == "<module>":
+        imports += step
+    elif imports == 0 and step and code.co_filename.startswith(root):
+        file = code.co_filename.removeprefix(root)
+        if step < 0:
+            stack.pop()
+            return
+        stack.append(f"{file}:{code.co_qualname}")
+        if len(stack) > len(deepest):
+            deepest = list(stack)
+        if file == "fgrlhf/train_rl.py" and code.co_name == "train":
+            config = frame.f_locals["config"]
+        if config is not None and code not in holders and holds(frame):
+            holders.add(code)
+            if files[-1:] != [file]:
+                files.append(file)
 
 from fgrlhf.cli.rl import main
 import fgrlhf.train_rl
 sys.setprofile(watch)
 main(arguments)
 sys.setprofile(None)
-json.dump({"deepest": deepest, "files": sorted(files)}, open(output, "w"))
+loaded = [getattr(module, "__file__", None) or "" for module in sys.modules.values()]
+loaded = sum(name.startswith(root) for name in loaded)
+json.dump({"deepest": deepest, "files": files, "loaded": loaded}, open(output, "w"))
 '''
 
 
 def calls_of_a_run(folder: Path) -> dict[str, Any]:
-    """The deepest chain of calls of our functions in a small PPO run, and where a config goes.
+    """The deepest chain of calls of our functions in a small PPO run, and where its config goes.
+
+    Only what the main thread calls after the start counts. What runs while a module is imported
+    does not: Python imports a module wherever it is first needed, and its frames are no chain that
+    a reader follows.
 
     Returns:
-      `deepest`: the largest number of frames of our files on the stack of the main thread;
-      `files`: those with a called function that has a variable or an attribute `config`.
+      `deepest`: the functions of our files on the stack where it was deepest, outermost first;
+      `files`: the files through which the config of `train_rl.train` goes, in the order of the
+        first calls of functions that get this object as an argument, or use it as the attribute
+        `config` of one. A file follows again each time the config comes back to it;
+      `loaded`: the number of our modules that are loaded at the end of the run.
     """
     words = [str(number) for number in range(1, 32)]
     model = [f"output_dir={folder}/base_model", f"words={' '.join(words)}"]
@@ -301,6 +328,19 @@ def calls_of_a_run(folder: Path) -> dict[str, Any]:
             [sys.executable, *command], cwd=ROOT, env=environment, check=True, stdout=sys.stderr
         )
     return json.loads(output.read_text(encoding="utf-8"))
+
+
+def figures_of_a_run(calls: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The rows of the table about a small PPO run (`calls_of_a_run`)."""
+    chain = " -> ".join(calls["deepest"])
+    files = calls["files"]
+    different = len(set(files))
+    return [
+        ("our modules loaded in a small PPO run", str(calls["loaded"])),
+        ("deepest chain of our calls, without imports", f"{len(calls['deepest'])}: {chain}"),
+        ("files that the config of train_rl.train passes", f"{different}: {', '.join(files)}"),
+        ("  how often it comes back to one of them", str(len(files) - different)),
+    ]
 
 
 # ---- the table -----------------------------------------------------------------------------------
@@ -366,8 +406,7 @@ def run(settings: Settings) -> None:
     if settings.run:
         with tempfile.TemporaryDirectory() as folder:
             calls = calls_of_a_run(Path(folder))
-        rows.append(("deepest chain of our calls in a small PPO run", str(calls["deepest"])))
-        rows.append(("files whose functions have a `config` in that run", str(len(calls["files"]))))
+        rows += figures_of_a_run(calls)
     for name, value in rows:
         print(f"{name:50} {value}")
 

@@ -89,3 +89,13 @@ class Config(BaseModel):
 def test_a_key_counts_once_and_a_section_is_none():
     assert structure.config_classes(Config) == {Config, Inner, Short, Long}
     assert structure.n_keys(Config) == (6, 5)  # seed, both kinds, words, weight twice
+
+
+def test_the_rows_of_a_run_count_files_and_returns():
+    calls = {"deepest": ["a.py:f", "b.py:C.g"], "files": ["a", "b", "a", "c", "b"], "loaded": 7}
+    assert [value for _, value in structure.figures_of_a_run(calls)] == [
+        "7",
+        "2: a.py:f -> b.py:C.g",
+        "3: a, b, a, c, b",
+        "2",
+    ]

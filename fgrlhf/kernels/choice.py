@@ -124,8 +124,11 @@ def takes_onednn(multiplications: int) -> bool:
 
 def size_class(multiplications: int) -> str:
     """The class in `SIZES` for this number of multiplications (at least `SMALLEST`)."""
-    names = [name for name, (least, _) in SIZES.items() if multiplications >= least]
-    return names[-1]
+    found = ""
+    for name, (least, _) in SIZES.items():
+        if multiplications >= least:
+            found = name
+    return found
 
 
 def onednn_available() -> bool:
