@@ -163,7 +163,7 @@ def generate(state: State, processor: LogitsProcessor | None = None) -> Batch:
         return_tensors="pt",
     ).to(state.device)
     _train(state, False)
-    sampling = state.config.model.policy_model.train_generation_kwargs
+    sampling = state.config.model.train_generation_kwargs
     with state.precision():
         output = state.policy.generate(  # pyright: ignore[reportAttributeAccessIssue]
             input_ids=prompts["input_ids"],

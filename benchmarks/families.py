@@ -46,7 +46,7 @@ from fgrlhf.models.loading import check_sizes, constants_of
 from fgrlhf.models.shared_rows import can_share
 from fgrlhf.models.tiny import save_model, word_tokenizer
 from fgrlhf.policy import EncoderDecoderPolicy, Policy, load_policy
-from reward_modeling.config import ModelSection
+from reward_modeling.config import RMModelConfig
 from reward_modeling.network import load_network
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "models.md"
@@ -329,7 +329,7 @@ def _lora(folder: Path, batch: dict[str, Tensor]) -> dict[str, Any] | str:
 
 def _reward_model(folder: Path) -> str | None:
     try:
-        load_network(ModelSection(ckpt=str(folder), shape="auto", max_length=128), "sequence")
+        load_network(RMModelConfig(ckpt=str(folder), shape="auto", max_input_len=128), "sequence")
     except Exception as error:
         return _reason(error)
     return None

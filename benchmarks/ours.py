@@ -114,7 +114,7 @@ def _reward(size: Size, tokenizer, accelerator: Accelerator) -> BasicReward:
 
 
 def _sampling(config: RLConfig) -> Sampling:
-    return config.model.policy_model.train_generation_kwargs.sampling(config.env.max_generated_len)
+    return config.model.train_generation_kwargs.sampling(config.model.max_generated_len)
 
 
 def drawing(size: Size) -> Callable[[int, Tensor], Tensor]:

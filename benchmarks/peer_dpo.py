@@ -105,21 +105,20 @@ def our_trainer(work: Work, choice: Choice) -> _Ours:
     save_dir = work.folder / "ours"
     shutil.rmtree(save_dir, ignore_errors=True)  # otherwise the previous run would be continued
     tree = {
-        "model": {"policy_model": {"ckpt": work.ckpt}},
+        "model": {"ckpt": work.ckpt, "max_generated_len": 1024},
         "dpo": {"beta": BETA},
-        "env": {"max_input_len": 1024, "max_generated_len": 1024},
         "train": {
             "batch_size": size.pairs,
             "micro_batch_size": choice["micro"],
             "lr": LR,
-            "save_interval": size.steps,
+            "save_every_steps": size.steps,
         },
         "data": {"dev_file": "none", "feedback_file": "none"},
         "logging": {"save_dir": str(save_dir), "log_interval": size.steps + 1, "n_samples": 0},
     }
     config = validate(DPOConfig, tree, "the benchmark's settings")
     policy = load_policy(work.ckpt)
-    encoded = encode_comparisons(policy, work.comparisons, config.env.max_generated_len)
+    encoded = encode_comparisons(policy, work.comparisons, config.model.max_generated_len)
     trainer = _Ours(config, policy, encoded, None, Accelerator(cpu=not torch.cuda.is_available()))
     trainer.clock = Clock()
     trainer.losses = []

@@ -173,12 +173,14 @@ def our_config(work: Work, micro: int) -> RLConfig:
     size = work.size
     tree = {
         "model": {
-            "policy_model": {"ckpt": work.ckpt, "train_generation_kwargs": {"top_k": TOP_K}},
+            "ckpt": work.ckpt,
+            "max_generated_len": size.tokens,
+            "train_generation_kwargs": {"top_k": TOP_K},
             "value_model": {"policy_value_sharing": True},  # unused: grpo has no critic
             "dtype": size.dtype,
         },
         "reward": {"letters": {"kind": "letters"}},
-        "env": {"max_generated_len": size.tokens, "train_num_samples_per_input": size.samples},
+        "env": {"train_num_samples_per_input": size.samples},
         "algorithm": {"name": "grpo", "credit": "response", "kl_coef": BETA},
         "train": {
             "total_episodes": size.responses * size.steps,
@@ -190,10 +192,9 @@ def our_config(work: Work, micro: int) -> RLConfig:
             "adam_eps": 1e-8,
             "max_grad_norm": 1.0,
             "kl_threshold": 1e9,
-            "eval_interval": 1000,
-            "save_interval": 1000,
             "shuffle": False,
         },
+        "evaluation": {"every_steps": 1000},
         "logging": {"save_dir": str(work.folder / "ours"), "log_interval": 1000, "n_samples": 0},
     }
     return validate(RLConfig, tree, "the benchmark's settings")

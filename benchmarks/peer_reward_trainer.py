@@ -114,7 +114,7 @@ def load(config: PreferenceRMConfig) -> tuple[Any, RMInputs]:
         shape_of(network),
         "sequence",
         config.data.with_context,
-        config.model.max_length,
+        config.model.max_input_len,
         mean=0.0,
         std=1.0,
     )
@@ -171,7 +171,7 @@ def prepare(folder: Path, size: Size) -> Work:
         lambda: words.text(draw.randint(*size.answer_words)),
         draw,
     )
-    model = {"shape": "causal", "max_length": size.max_length}
+    model = {"shape": "causal", "max_input_len": size.max_length}
     train = {"max_steps": size.steps, "batch_size": size.prompts, "warmup_steps": 1}
     config = pair_config(folder, rows, model, train)
     _, inputs = load(config)

@@ -94,7 +94,7 @@ def measure(settings: Settings, folder: Path) -> list[float]:
         lambda: " ".join(draw.choices(WORDS, k=draw.randint(*work.answer_words))),
         draw,
     )
-    model = {"shape": work.shape, "max_length": 1200, "lm_logprob_feature": work.feature}
+    model = {"shape": work.shape, "max_input_len": 1200, "lm_logprob_feature": work.feature}
     train = {"max_steps": settings.steps, "batch_size": work.prompts}
     config = pair_config(folder, rows, model, train)
     accelerator = start(config)

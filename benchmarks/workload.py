@@ -339,14 +339,15 @@ def config(size: Size, folder: str = "outputs/bench") -> RLConfig:
     generation = {"do_sample": True, "top_k": 20, "temperature": 0.7}
     tree = {
         "model": {
-            "policy_model": {"ckpt": "made here", "train_generation_kwargs": generation},
+            "ckpt": "made here",
+            "max_input_len": size.input_limit,
+            "max_generated_len": size.answer_tokens,
+            "train_generation_kwargs": generation,
             "value_model": {"ckpt": "made here"},
             "dtype": "bf16" if size.bf16 else "fp32",
         },
         "reward": {name: {"kind": spec.kind} for name, (spec, _) in ASPECTS.items()},
         "env": {
-            "max_input_len": size.input_limit,
-            "max_generated_len": size.answer_tokens,
             "train_num_samples_per_input": size.samples,
             "logprob_temperature": 1.0,
         },
@@ -358,7 +359,7 @@ def config(size: Size, folder: str = "outputs/bench") -> RLConfig:
             "lr": 1e-5,
             "lr_schedule": "constant",
             "warmup_steps": 0,
-            "clip_grad": False,
+            "max_grad_norm": None,
             "dropout": size.dropout > 0,
             "dropout_in_rollouts": False,
             "gradient_checkpointing": size.gradient_checkpointing,

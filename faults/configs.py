@@ -111,7 +111,7 @@ def whole_files(text: str) -> Iterator[Mutation]:
         "an anchor bomb": bomb,
         "many aliases": wide,
         "a recursive anchor": "a: &a [*a]\n",
-        "a recursive mapping": "model: &m {policy_model: *m}\n",
+        "a recursive mapping": "model: &m {value_model: *m}\n",
         "an unknown alias": "a: *b\n",
         "an unhashable key": "? [1]\n: 2\n",
         "an unhashable key in a flow": "{[1]: 2}\n",
@@ -307,7 +307,7 @@ class Configs(Kind):
 RUN_STAGES = ("sft", "fg_rm", "pref_rm", "oracle", "ppo", "dpo")
 PATHS = ("save_dir", "ckpt", "train_file", "dev_file", "feedback_file")
 # with odd values of these keys a long run is no fault
-HOW_LONG = ("epochs", "max_steps", "total_episodes", "eval_interval", "save_interval")
+HOW_LONG = ("epochs", "max_steps", "total_episodes", "every_steps", "save_every_steps")
 RUN_CPU = 25.0
 
 

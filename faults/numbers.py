@@ -60,7 +60,7 @@ def _cases() -> tuple[Degenerate, ...]:
             Degenerate("oracle", (f"algorithm.name={name}", "reward.gold.scale=1e-30", *epochs))
         )
         cases.append(
-            Degenerate("oracle", (f"algorithm.name={name}", "env.max_generated_len=1", *epochs))
+            Degenerate("oracle", (f"algorithm.name={name}", "model.max_generated_len=1", *epochs))
         )
     few = (
         "train.sampling_batch_size_per_card=1",
@@ -128,9 +128,7 @@ class Numbers(Kind):
                 "fg_rm": "model.ckpt",
                 "pref_rm": "model.ckpt",
             }
-            overrides.append(
-                f"{keys.get(case.stage, 'model.policy_model.ckpt')}={folder / 'model'}"
-            )
+            overrides.append(f"{keys.get(case.stage, 'model.ckpt')}={folder / 'model'}")
             if case.stage in ("ppo", "oracle"):
                 overrides.append(f"model.value_model.ckpt={folder / 'model'}")
         return world.stage(case.stage, *overrides).command

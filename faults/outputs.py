@@ -54,8 +54,8 @@ TRAINED = {
     "sft": "model.ckpt",
     "fg_rm": "model.ckpt",
     "pref_rm": "model.ckpt",
-    "oracle": "model.policy_model.ckpt",
-    "dpo": "model.policy_model.ckpt",
+    "oracle": "model.ckpt",
+    "dpo": "model.ckpt",
 }
 OCCUPIED = ("its own start", "another model", "another stage")
 CASES = (

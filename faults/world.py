@@ -252,16 +252,16 @@ def _write_configs(world: World) -> None:
         "model.ckpt": "${OUTPUT_DIR}/sft",
         "model.max_input_len": 192,
         "model.max_generated_len": 8,
-        "data.dev_examples": 3,
+        "evaluation.examples": 3,
         "train.max_steps": 6,
         "train.batch_size": 2,
         "train.warmup_steps": 0,
-        "train.lr_schedule": "constant_with_warmup",
+        "train.lr_schedule": "constant",
         "evaluation.every_steps": 2,
         "evaluation.batch_size": 3,
     }
     reward_model = evaluated | {
-        "model.max_length": 192,
+        "model.max_input_len": 192,
         "model.lm_logprob_feature": False,
         "train.max_steps": 6,
         "train.batch_size": 2,
@@ -269,26 +269,26 @@ def _write_configs(world: World) -> None:
         "evaluation.batch_size": 8,
     }
     rl = evaluated | {
-        "env.max_input_len": 192,
-        "env.max_generated_len": 8,
+        "model.max_input_len": 192,
+        "model.max_generated_len": 8,
         "env.train_num_samples_per_input": 2,
         "train.total_episodes": 20,
-        "train.eval_interval": 2,
-        "train.eval_examples": 2,
-        "train.save_interval": 1,
+        "evaluation.every_steps": 2,
+        "evaluation.examples": 2,
+        "train.save_every_steps": 1,
         "train.sampling_batch_size_per_card": 2,
         "train.micro_batch_size": 4,
         "train.n_minibatches": 1,
         "logging.n_samples": 2,
     }
     dpo = evaluated | {
-        "env.max_input_len": 192,
-        "env.max_generated_len": 16,
+        "model.max_input_len": 192,
+        "model.max_generated_len": 16,
         "train.epochs": 1,
         "train.batch_size": 3,
-        "train.eval_interval": 2,
-        "train.eval_examples": 2,
-        "train.save_interval": 1,
+        "evaluation.every_steps": 2,
+        "evaluation.examples": 2,
+        "train.save_every_steps": 1,
         "train.warmup_steps": 0,
         "logging.n_samples": 2,
     }
@@ -304,7 +304,7 @@ def _write_configs(world: World) -> None:
         },
     }
     sampled = rl | {
-        "model.policy_model.ckpt": "${OUTPUT_DIR}/causal",
+        "model.ckpt": "${OUTPUT_DIR}/causal",
         "model.value_model.ckpt": "${OUTPUT_DIR}/causal",
         "sampler": {
             "kind": "vllm",

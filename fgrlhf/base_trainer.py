@@ -1,5 +1,6 @@
 """Base of all training loops: module, optimiser, processes, checkpointed progress."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -82,6 +83,48 @@ class BaseTrainer(ABC):
     def lr_factor(self, step: int) -> float:
         """The learning rate of a step, as a fraction of its peak."""
 
+    @property
+    def warmup_steps(self) -> int:
+        """The number of steps in which the learning rate rises."""
+        warmup = self.config.train.warmup_steps
+        return int(warmup) if warmup >= 1 else math.ceil(self.total_steps * warmup)
+
+    def scheduled(self, step: int, start: int) -> float:
+        """The learning rate of a step after the warmup, as a fraction of its peak.
+
+        With p = (total_steps - step) / (total_steps - start), it is p (linear),
+        (1 - cos(pi p)) / 2 (cosine) or 1 (constant).
+        """
+        schedule = self.config.train.lr_schedule
+        if schedule == "constant":
+            return 1.0
+        left = (self.total_steps - step) / max(self.total_steps - start, 1)
+        return (1 - math.cos(math.pi * left)) / 2 if schedule == "cosine" else left
+
+    @property
+    def metric(self) -> str:
+        """The dev metric that picks the best checkpoint."""
+        return self.config.evaluation.metric
+
+    def best_value(self, metrics: Mapping[str, float]) -> float:
+        """The value of `metric`. Raises `UserError` if it is not computed."""
+        name = self.metric
+        if name not in metrics:
+            raise UserError(
+                f"evaluation.metric is `{name}`, which the evaluation does not compute. Use one of:"
+                f" {', '.join(sorted(metrics))}"
+            )
+        return metrics[name]
+
+    @property
+    @abstractmethod
+    def steps_per_epoch(self) -> int:
+        """The number of steps of a pass over the rows or prompts."""
+
+    @property
+    def steps_between_evaluations(self) -> int:
+        return self.config.evaluation.every_steps or self.steps_per_epoch
+
     def _require_trained(self) -> None:
         require_trained(self.module)
 
@@ -128,11 +171,6 @@ class BaseTrainer(ABC):
         """The parameters whose gradients are clipped together, by the name of their norm."""
         return {"grad_norm": [p for p in self.module.parameters() if p.requires_grad]}
 
-    @property
-    def grad_bound(self) -> float:
-        """The norm to which gradients are clipped."""
-        return self.config.train.max_grad_norm
-
     def _clip_and_step(self) -> dict[str, float]:
         """Clip the gradients and step.
 
@@ -141,9 +179,10 @@ class BaseTrainer(ABC):
         Raises:
           UserError: a norm is not finite.
         """
+        bound = self.config.train.max_grad_norm
         norms = {}
         for name, parameters in self._clipped_together().items():
-            norms[name] = clip_grad_norm(parameters, self.grad_bound)
+            norms[name] = clip_grad_norm(parameters, math.inf if bound is None else bound)
         for norm in norms.values():
             self.check_finite(norm)
         self.optimizer.step()

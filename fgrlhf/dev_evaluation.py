@@ -45,9 +45,8 @@ def dev_evaluation(
     within `unsharded`; the reference is unsharded here. The KL has the same temperature as
     in training: `logprob_temperature` in an RL run, 1 in DPO.
     """
-    own_prompts = share_of(
-        prompts[: config.train.eval_examples], accelerator.process_index, accelerator.num_processes
-    )
+    evaluated = prompts[: config.evaluation.examples]
+    own_prompts = share_of(evaluated, accelerator.process_index, accelerator.num_processes)
 
     device = str(accelerator.device)
     named_metrics = build_metrics(
@@ -55,7 +54,6 @@ def dev_evaluation(
     )
     metrics = (*task.metrics(own_prompts), *named_metrics)
     # all prompts, so that the processes find the same mistake
-    evaluated = prompts[: config.train.eval_examples]
     check_metrics_fit(metrics, evaluated, config.data.dev_file or "dev")
     for note in reference_notes(metrics, evaluated):
         say(note)
@@ -63,7 +61,7 @@ def dev_evaluation(
     def evaluate(policy: Policy) -> dict[str, Interval]:
         responder = PolicyResponder(
             policy,
-            config.eval_sampling,
+            config.model.eval_sampling,
             config.train.seed,
             temperature=config.logprob_temperature,
         )

@@ -139,14 +139,14 @@ class DPOTrainer(PolicyTrainer):
         bar = self._progress_bar()
         last = self.total_steps if until is None else min(until, self.total_steps)
         while self.step < last:
-            if self.step % self.config.train.eval_interval == 0:
+            if self.step % self.steps_between_evaluations == 0:
                 self._evaluate(bar)
             with seeded(*self.seed_of_step):
                 started = perf_counter()
                 metrics = self.update(self.batch_indices(self.step))
             self._log_step(metrics | {"time/update": perf_counter() - started}, bar)
             self.step += 1
-            if self.step % self.config.train.save_interval == 0 or self.step == last:
+            if self.step % self.steps_between_checkpoints == 0 or self.step == last:
                 checkpoint.save(self)
         if self.step == self.total_steps:
             self._finish(bar)
@@ -314,7 +314,7 @@ class DPOTrainer(PolicyTrainer):
 
     def _samples_are_due(self) -> bool:
         is_last = self.step + 1 == self.total_steps
-        return is_last or self.step % self.config.train.eval_interval == 0
+        return is_last or self.step % self.steps_between_evaluations == 0
 
     def _sample_rows(
         self, indices: Sequence[int], logprobs_BT: Tensor, batch: ComparisonBatch

@@ -24,7 +24,7 @@ from transformers import (
 )
 
 from fgrlhf.base.errors import UserError, shorten
-from fgrlhf.configs.sections import LoRAConfig
+from fgrlhf.configs.sections import LoRAConfig, PolicyConfig
 from fgrlhf.models.base import Policy, name_of
 from fgrlhf.models.causal import CausalPolicy
 from fgrlhf.models.dialogs import dialog_text
@@ -73,6 +73,36 @@ def _way_out(ckpt: str | Path) -> str:
     if existing:
         return f"It is the folder of a run, whose policies are {' and '.join(existing)}."
     return "Give a folder that an earlier stage wrote, or a hub name while online."
+
+
+def trained_policy(settings: PolicyConfig, empty: bool = False) -> Policy:
+    """The policy that a config trains, with its adapters or frozen layers; see `load_policy`."""
+    return load_policy(
+        settings.ckpt,
+        "fp32",
+        settings.max_input_len,
+        settings.input_padding_side,
+        settings.chat_template,
+        settings.lora,
+        empty,
+        settings.train_top_layers,
+        settings.decoder_prefix,
+    )
+
+
+def whole_policy(
+    settings: PolicyConfig, ckpt: str | Path, dtype: str = "fp32", empty: bool = False
+) -> Policy:
+    """A policy that reads prompts as the one that a config trains; see `load_policy`."""
+    return load_policy(
+        ckpt,
+        dtype,
+        settings.max_input_len,
+        settings.input_padding_side,
+        settings.chat_template,
+        empty=empty,
+        decoder_prefix=settings.decoder_prefix,
+    )
 
 
 def load_policy(

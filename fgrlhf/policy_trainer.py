@@ -11,7 +11,6 @@ from torch import nn
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
-from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_json
 from fgrlhf.base_trainer import BaseTrainer, tie_note
 from fgrlhf.kernels.choice import slow_bf16_note
@@ -90,6 +89,10 @@ class PolicyTrainer(BaseTrainer):
     def _train(self, until: int | None) -> None:
         """`train`, in a run folder that no other run uses."""
 
+    @property
+    def steps_between_checkpoints(self) -> int:
+        return self.config.train.save_every_steps or self.steps_between_evaluations
+
     def _is_finished(self, resumed: bool) -> bool:
         """Whether a resumed run had ended: its last step is done, and `final/` is whole.
 
@@ -159,24 +162,16 @@ class PolicyTrainer(BaseTrainer):
         names = ("grad_norm", "grad_norm/value")
         return {name: group["params"] for name, group in zip(names, self.optimizer.param_groups)}
 
-    @property
-    def grad_bound(self) -> float:
-        train = self.config.train
-        return train.max_grad_norm if train.clip_grad else math.inf
-
     def lr_factor(self, step: int, first: int = 0) -> float:
         """The learning rate of a step, as a fraction of its peak.
 
-        It rises linearly for `warmup_steps` steps, starting at step `first`. Then it falls
-        linearly to 0 at the end of training, or stays constant.
+        It rises linearly for `warmup_steps` steps, starting at step `first`, then follows the
+        schedule.
         """
-        train = self.config.train
-        warm = first + train.warmup_steps
-        if step < warm:
-            return (step - first + 1) / (train.warmup_steps + 1)
-        if train.lr_schedule == "constant":
-            return 1.0
-        return (self.total_steps - step) / max(self.total_steps - warm, 1)
+        warmup = self.warmup_steps
+        if step < first + warmup:
+            return (step - first + 1) / (warmup + 1)
+        return self.scheduled(step, first + warmup)
 
     # ---- evaluation and the best policy ----------------------------------------------------------
 
@@ -188,13 +183,8 @@ class PolicyTrainer(BaseTrainer):
         with paused(bar), torch.no_grad(), self.precision(), unsharded(self.actor_critic):
             metrics, columns = _dev_columns(self.evaluate(self.policy))
         self.log.log(self.step, columns)
-        name = self.config.train.best_metric
-        if name not in metrics:
-            raise UserError(
-                f"train.best_metric is `{name}`, which the evaluation does not compute. Use one"
-                f" of: {', '.join(sorted(metrics))}"
-            )
-        value = metrics[name]
+        name = self.metric
+        value = self.best_value(metrics)
         if math.isfinite(value):
             self.dev_values.append(value)
         is_better = self.best is None or value > self.best["value"]

@@ -24,7 +24,7 @@ from tqdm import tqdm
 
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base_trainer import BaseTrainer, tie_note
-from fgrlhf.configs.sections import TrainSection
+from fgrlhf.configs.sections import SupervisedTrainConfig
 from fgrlhf.models.sharding import local, unsharded
 from fgrlhf.runs import checkpoint
 from fgrlhf.runs.batching import micro_batches
@@ -52,11 +52,8 @@ class SupervisedTrainer(BaseTrainer):
     written and at the end. All processes see the same values and stop together.
 
     Args:
-      config: with the sections `train` and `evaluation` (fgrlhf/configs/sections.py).
+      config: with the sections `train` and `evaluation` of SFT and reward models.
       rows, dev_rows: what `collate` reads. Without dev rows, the last model is kept.
-      metric: the dev metric that selects the best model.
-      higher_is_better: else lower values are. Of equal values, that with the lower dev loss is
-        better.
     Raises:
       UserError: the processes cannot share the batch, or see `BaseTrainer`.
     """
@@ -70,15 +67,11 @@ class SupervisedTrainer(BaseTrainer):
         rows: Sequence,
         dev_rows: Sequence,
         accelerator: Accelerator,
-        metric: str,
-        higher_is_better: bool = True,
     ):
         self.micro_batch_size = micro_batch_size(config.train, accelerator.num_processes)
         super().__init__(config, module, accelerator)
         self.rows = rows
         self.dev_rows = dev_rows
-        self.metric = metric
-        self.higher_is_better = higher_is_better
         self._epoch = -1  # the pass whose batches are in `_epoch_batches`; -1: none yet
         self._epoch_batches: list[list[int]] = []
         # since the last line of the log
@@ -113,19 +106,6 @@ class SupervisedTrainer(BaseTrainer):
     def dev_metrics(self) -> dict[str, float]:
         """The metrics on dev by name, with `loss`. All processes call it and get the same."""
 
-    @property
-    @abstractmethod
-    def warmup_steps(self) -> int: ...
-
-    @property
-    def lr_schedule(self) -> str:
-        """Of the learning rate after the warmup: linear, cosine or constant_with_warmup."""
-        return "linear"
-
-    @property
-    def adam_beta1(self) -> float:
-        return 0.9
-
     # ---- pure functions of (config, step) --------------------------------------------------------
 
     @property
@@ -148,22 +128,14 @@ class SupervisedTrainer(BaseTrainer):
     def lr_factor(self, step: int) -> float:
         """The learning rate of a step, as a fraction of its peak (as in transformers' Trainer).
 
-        step / W                       in the warmup of W steps
-        (T - step) / (T - W)           linear, T: all steps
-        (1 + cos(pi (step - W) / (T - W))) / 2     cosine
+        It is step / W in the warmup of W steps, then follows the schedule.
         """
         warmup = self.warmup_steps
-        if step < warmup:
-            return step / warmup
-        if self.lr_schedule == "constant_with_warmup":
-            return 1.0
-        done = (step - warmup) / max(self.total_steps - warmup, 1)
-        return (1 + math.cos(math.pi * done)) / 2 if self.lr_schedule == "cosine" else 1 - done
+        return step / warmup if step < warmup else self.scheduled(step, warmup)
 
     def is_due(self, step: int) -> bool:
         """Whether dev is evaluated and a checkpoint is written after this many steps."""
-        every = self.config.evaluation.every_steps or self.steps_per_epoch
-        return step % every == 0 or step == self.total_steps
+        return step % self.steps_between_evaluations == 0 or step == self.total_steps
 
     # ---- the loop --------------------------------------------------------------------------------
 
@@ -289,7 +261,7 @@ class SupervisedTrainer(BaseTrainer):
             numbers = ", ".join(f"{name} {value:.4g}" for name, value in columns.items())
             name = self.config.logging.run_name
             bar.write(f"{name}: step {self.step}/{self.total_steps}, {numbers}")
-        value = metrics[self.metric]
+        value = self.best_value(metrics)
         self.dev_values.append(value)
         now = {"step": self.step, "metric": self.metric, "value": value, "loss": metrics["loss"]}
         if self.best is not None and not self._is_better(now, self.best):
@@ -300,7 +272,7 @@ class SupervisedTrainer(BaseTrainer):
     def _is_better(self, one: dict, other: dict) -> bool:
         if one["value"] == other["value"]:
             return one["loss"] < other["loss"]
-        return (one["value"] > other["value"]) == self.higher_is_better
+        return (one["value"] > other["value"]) == (self.metric != "loss")
 
     def evaluating(self, work: Callable[[], Result]) -> Result:
         """Run `work()`, in which each process may make as many forward passes as it needs."""
@@ -341,8 +313,8 @@ class SupervisedTrainer(BaseTrainer):
         groups = decayed(self.module, train.weight_decay)
         for group in groups:
             group |= {"lr": train.lr, "peak_lr": train.lr}
-        betas = (self.adam_beta1, train.adam_beta2)
-        return make_optimizer(train.optimizer, self.module, groups, betas=betas)
+        betas = (train.adam_beta1, train.adam_beta2)
+        return make_optimizer(train.optimizer, self.module, groups, train.adam_eps, betas)
 
     def check_finite(self, grad_norm: Tensor) -> None:
         self.refuse_divergence({"the gradient norm": float(grad_norm)}, self.step + 1)
@@ -381,14 +353,14 @@ class SupervisedTrainer(BaseTrainer):
         train = self.config.train
         return (
             f"training diverged: {fact}. Lower train.lr (it is {train.lr:g}), lower"
-            f" train.max_grad_norm (it is {train.max_grad_norm:g}) or warm up for more steps. With"
+            f" train.max_grad_norm (it is {train.max_grad_norm}) or warm up for more steps. With"
             f" other settings, remove {self.folder} or set another logging.save_dir; with the same"
             " settings, a rerun continues from the last checkpoint, which is intact, and diverges"
             " again."
         )
 
 
-def micro_batch_size(train: TrainSection, processes: int) -> int:
+def micro_batch_size(train: SupervisedTrainConfig, processes: int) -> int:
     """Rows of one process per forward pass.
 
     Raises:

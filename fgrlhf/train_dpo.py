@@ -14,7 +14,7 @@ from fgrlhf.models import frozen_layers
 from fgrlhf.models.base import Policy
 from fgrlhf.models.lora import AdapterFree
 from fgrlhf.models.trunk import text_config
-from fgrlhf.policy import check_prompts_fit, load_policy
+from fgrlhf.policy import check_prompts_fit, trained_policy
 from fgrlhf.policy_trainer import dtype_notes, start_line
 from fgrlhf.runs.distributed import (
     shard_over_processes,
@@ -36,7 +36,6 @@ def build_trainer(task: Task, config: DPOConfig) -> DPOTrainer:
       UserError: pairs, files or checkpoints are missing or broken.
     """
     data = config.data
-    settings = config.model.policy_model
     comparisons = load_comparisons(config, task.comparisons, task.prompts)
     dev_prompts = task.prompts(data.dev_file, "dev")
     accelerator = Accelerator(mixed_precision="bf16" if config.model.dtype == "bf16" else "no")
@@ -45,17 +44,9 @@ def build_trainer(task: Task, config: DPOConfig) -> DPOTrainer:
 
     def load() -> Policy:
         with seeded(config.train.seed, "init"):  # of new adapters
-            return load_policy(
-                settings.ckpt,
-                "fp32",
-                config.env.max_input_len,
-                settings.input_padding_side,
-                lora=settings.lora,
-                # the first process sends the others their parts of sharded models
-                empty=sharded and not accelerator.is_main_process,
-                top_layers=settings.train_top_layers,
-                decoder_prefix=settings.decoder_prefix,
-            )
+            # the first process sends the others their parts of sharded models
+            empty = sharded and not accelerator.is_main_process
+            return trained_policy(config.model, empty)
 
     policy = stop_together(accelerator, load)
     if not sharded:
@@ -63,9 +54,9 @@ def build_trainer(task: Task, config: DPOConfig) -> DPOTrainer:
     train_prompts = list({c.prompt.id: c.prompt for c in comparisons}.values())
     train_file = data.train_file or data.feedback_file
     dev_file = data.dev_file or "dev"
-    evaluated_prompts = dev_prompts[: config.train.eval_examples]
+    evaluated_prompts = dev_prompts[: config.evaluation.examples]
     quiet = not accelerator.is_main_process
-    longest = config.env.max_generated_len
+    longest = config.model.max_generated_len
     check_prompts_fit(policy, train_prompts, task.core_text, train_file, quiet)
     check_prompts_fit(policy, evaluated_prompts, task.core_text, dev_file, quiet, longest)
     encoded = encode_comparisons(policy, comparisons, longest, config.dpo.span_weight)
@@ -78,7 +69,7 @@ def build_trainer(task: Task, config: DPOConfig) -> DPOTrainer:
         print(f"{pairs} pairs of {answers} answers to {len(encoded)} prompts", flush=True)
     if not keeps_frozen_states(policy, encoded, accelerator.num_processes):
         policy.frozen_layers = None
-    if settings.lora is None:
+    if config.model.lora is None:
         reference = policy.copy_sharing_frozen().eval().requires_grad_(False)
     else:
         reference = AdapterFree(policy)

@@ -7,12 +7,11 @@ from accelerate import Accelerator
 from torch import nn
 from transformers.utils import logging as transformers_logging
 
-from fgrlhf.configs.sections import LoRAConfig
 from fgrlhf.dev_evaluation import dev_evaluation
 from fgrlhf.kernels.choice import use_kernels
 from fgrlhf.models.base import Policy
 from fgrlhf.models.lora import AdapterFree
-from fgrlhf.policy import check_prompts_fit, load_policy, load_value
+from fgrlhf.policy import check_prompts_fit, load_value, trained_policy, whole_policy
 from fgrlhf.policy_trainer import dtype_notes, start_line
 from fgrlhf.rewards.build import build_reward
 from fgrlhf.runs.distributed import shards_models, stop_together, strategy_notes
@@ -27,38 +26,11 @@ from fgrlhf.utils import seeded
 from fgrlhf.value import ActorCritic, Value
 
 
-def _load_policy(
-    config: RLConfig,
-    empty: bool,
-    lora: LoRAConfig | None = None,
-    top_layers: int | None = None,
-) -> Policy:
-    """The config's policy. Further arguments as in `load_policy`."""
-    settings = config.model.policy_model
-    return load_policy(
-        settings.ckpt,
-        "fp32",
-        config.env.max_input_len,
-        settings.input_padding_side,
-        chat_template=settings.chat_template,
-        lora=lora,
-        empty=empty,
-        top_layers=top_layers,
-        decoder_prefix=settings.decoder_prefix,
-    )
-
-
-def _load_trained_policy(config: RLConfig, empty: bool) -> Policy:
-    """The policy that is trained, with its adapters or frozen layers."""
-    settings = config.model.policy_model
-    return _load_policy(config, empty, settings.lora, settings.train_top_layers)
-
-
 def _load_models(config: RLConfig, empty: bool) -> tuple[Policy, Value | None, nn.Module]:
     """Policy, critic (if the algorithm has one) and reference. `empty`: without weights."""
     value = None
     with seeded(config.train.seed, "init"):
-        policy = _load_trained_policy(config, empty)
+        policy = trained_policy(config.model, empty)
         if config.needs_values:
             critic = config.model.value_model
             value = load_value(
@@ -67,7 +39,7 @@ def _load_models(config: RLConfig, empty: bool) -> tuple[Policy, Value | None, n
                 critic.freeze_value_model,
                 critic.policy_value_sharing,
                 top_layers=critic.train_top_layers,
-                same_ckpt=critic.ckpt == config.model.policy_model.ckpt,
+                same_ckpt=critic.ckpt == config.model.ckpt,
                 empty=empty,
             )
     return policy, value, _make_reference(config, policy, empty)
@@ -75,13 +47,13 @@ def _load_models(config: RLConfig, empty: bool) -> tuple[Policy, Value | None, n
 
 def _make_reference(config: RLConfig, policy: Policy, empty: bool) -> nn.Module:
     """The policy before training. It shares with the policy what is not trained."""
-    if config.model.policy_model.lora is not None:
+    if config.model.lora is not None:
         return AdapterFree(policy)
-    if config.model.policy_model.train_top_layers is not None:
+    if config.model.train_top_layers is not None:
         return policy.copy_sharing_frozen()
     # fp32 weights under autocast, like the policy: with bf16 weights the KL would not be 0 at the
     # first step
-    return _load_policy(config, empty)
+    return whole_policy(config.model, config.model.ckpt, empty=empty)
 
 
 def build_trainer(task: Task, config: RLConfig) -> OnPolicyTrainer:
@@ -97,18 +69,18 @@ def build_trainer(task: Task, config: RLConfig) -> OnPolicyTrainer:
         torch.backends.cudnn.benchmark = False
 
     # without weights, to find mistakes before anything large is loaded
-    unloaded = _load_trained_policy(config, empty=True)
+    unloaded = trained_policy(config.model, empty=True)
     sampler = make_sampler(config.sampler, unloaded)
     stop_together(accelerator, sampler.check)
 
     data = config.data
     train_prompts = task.prompts(data.train_file, "train", data.seed)
     dev_prompts = task.prompts(data.dev_file, "dev", data.seed)
-    evaluated_prompts = dev_prompts[: config.train.eval_examples]
+    evaluated_prompts = dev_prompts[: config.evaluation.examples]
     train_file = data.train_file or "train"
     dev_file = data.dev_file or "dev"
     quiet = not accelerator.is_main_process
-    longest = config.env.max_generated_len
+    longest = config.model.max_generated_len
     check_prompts_fit(unloaded, train_prompts, task.core_text, train_file, quiet, longest)
     check_prompts_fit(unloaded, evaluated_prompts, task.core_text, dev_file, quiet, longest)
 

@@ -114,8 +114,10 @@ class OnPolicyTrainer(PolicyTrainer):
             shard_over_processes(self.reference, accelerator, config.model.dtype)
         else:
             self.reference.to(accelerator.device)
-        settings = config.algorithm
-        self.kl = KLController(settings.kl_coef, settings.kl_target, settings.kl_horizon)
+        self.kl = KLController(config.algorithm.kl_coef)
+        adaptive = config.algorithm.adaptive_kl
+        if adaptive is not None:
+            self.kl = KLController(self.kl.coef, adaptive.target, adaptive.horizon)
         self.high_kl_count = 0
         self._pass = -1  # the pass over the prompts whose order is in `_pass_order`; -1: none yet
         self._pass_order: list[int] = []
@@ -138,7 +140,7 @@ class OnPolicyTrainer(PolicyTrainer):
         bar = self._progress_bar()
         last = self.total_steps if until is None else min(until, self.total_steps)
         while self.step < last and not self.stopped:
-            if self.step % self.config.train.eval_interval == 0:
+            if self.step % self.steps_between_evaluations == 0:
                 self._evaluate(bar)
 
             clock = PhaseClock()
@@ -288,7 +290,7 @@ class OnPolicyTrainer(PolicyTrainer):
     ) -> tuple[Tensor, Advantages]:
         """The KL-penalised rewards penalized_BT, and the advantages computed from them."""
         settings = self.config.algorithm
-        if settings.normalize_aspects:
+        if self.config.train.normalize_aspects:
             rewards = normalized(rewards, self.reward.weights)
         kl_coef = self.kl.coef if settings.kl_in == "reward" else 0.0
         penalized_BT = self.reward.penalized(rewards, rollout, kl_coef)
@@ -398,6 +400,10 @@ class OnPolicyTrainer(PolicyTrainer):
         return math.ceil(self.config.train.total_episodes / self.episodes_per_step)
 
     @property
+    def steps_per_epoch(self) -> int:
+        return math.ceil(len(self.prompts) / self.prompts_per_step)
+
+    @property
     def prompts_per_step(self) -> int:
         return self.config.train.sampling_batch_size_per_card * self.accelerator.num_processes
 
@@ -486,7 +492,7 @@ class OnPolicyTrainer(PolicyTrainer):
         self.sampler.restore(pending_responses(tensors))
 
     def _checkpoint_is_due(self, last: int) -> bool:
-        regular = self.step % self.config.train.save_interval == 0
+        regular = self.step % self.steps_between_checkpoints == 0
         return regular or self.step == last or self.stopped
 
     def _eligible(self, metrics: dict[str, float]) -> bool:
@@ -521,7 +527,7 @@ class OnPolicyTrainer(PolicyTrainer):
         if self.step % config.logging.log_interval == 0:
             episodes = (self.step + 1) * self.episodes_per_step
             self.log.log(self.step, metrics | {"episodes": episodes})
-        if self.step % config.train.eval_interval == 0 or self.step + 1 == self.total_steps:
+        if self.step % self.steps_between_evaluations == 0 or self.step + 1 == self.total_steps:
             rows = sample_rows(
                 self.policy.tokenizer, rollout, rewards, advantages, config.logging.n_samples
             )
@@ -586,10 +592,10 @@ class OnPolicyTrainer(PolicyTrainer):
                 f" instead of train.total_episodes={train.total_episodes}",
                 flush=True,
             )
-        warmup = train.n_critic_warmup_steps + train.warmup_steps
+        warmup = train.n_critic_warmup_steps + self.warmup_steps
         if warmup >= self.total_steps:
             print(
-                f"note: the learning rate warms up over train.warmup_steps={train.warmup_steps}"
+                f"note: the learning rate warms up over train.warmup_steps={train.warmup_steps:g}"
                 f" steps of {self.total_steps}: it never reaches train.lr",
                 flush=True,
             )

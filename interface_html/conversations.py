@@ -8,9 +8,8 @@ conversation too (fgrlhf/models/dialogs.py); the pages find its turns.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from fgrlhf.base.records import Complaint, RowError
 from fgrlhf.data.judgements import SOURCE
-from fgrlhf.data.problems import Complaint
-from fgrlhf.data.rows import RowError
 from fgrlhf.data.shapes import conversation_prompt, messages_of
 from fgrlhf.models.dialogs import messages_in
 from interface_html.schema import Schema

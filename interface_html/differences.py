@@ -17,7 +17,7 @@ No submission of an adjudicator leaves a difference out: what nobody decided is 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fgrlhf.data.problems import Complaint, choice_problems, key_problems
+from fgrlhf.base.records import Complaint, key_problems, one_of
 from interface_html.format import ANNOTATIONS
 from interface_html.rules import Document, side_of
 from interface_html.schema import Schema
@@ -97,7 +97,7 @@ def decision_form_problems(
     if not is_decided_on(row, "annotation"):
         yield field, "must be left out: this item has no annotations to decide between"
         return
-    wrong = key_problems(doc, "feedback.", DECISIONS, dict)
+    wrong = key_problems(doc, "feedback.", {DECISIONS: dict})
     yield from wrong
     if wrong:
         return
@@ -106,7 +106,9 @@ def decision_form_problems(
         if name not in known:
             yield f"{field}.{name}", "is no difference between the annotations of this item"
         else:
-            yield from choice_problems(doc[DECISIONS], field, name, (TAKEN, MAJORITY, OWN))
+            yield from key_problems(
+                doc[DECISIONS], f"{field}.", {name: one_of((TAKEN, MAJORITY, OWN))}
+            )
 
 
 def undecided_difference_problems(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, read_jsonl
-from fgrlhf.data.problems import Complaint
+from fgrlhf.base.records import Complaint
 from fgrlhf.text_types import Prompt
 
 if TYPE_CHECKING:

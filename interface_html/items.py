@@ -15,17 +15,18 @@ from pydantic import Field
 from fgrlhf.base.errors import UserError, counted, shorten
 from fgrlhf.base.files import write_text
 from fgrlhf.base.program import run_main
+from fgrlhf.base.records import (
+    AnyText,
+    Complaint,
+    Problem,
+    Text,
+    key_problems,
+    not_a,
+    refuse_rows,
+)
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import FilePath
-from fgrlhf.data.problems import (
-    Complaint,
-    DataError,
-    Problem,
-    filled_text_problems,
-    not_a,
-    source_list_problems,
-    text_problems,
-)
+from fgrlhf.data.places import Source
 from interface_html.conversations import source_mark_problems
 from interface_html.format import ITEM_KEYS, BlankItemError, Item, ItemError
 from interface_html.other_rows import check_file, check_rows
@@ -78,7 +79,7 @@ def read_items(
             n_blank += 1
             continue
         except ItemError as error:
-            problems += [Problem(str(path), number, *complaint) for complaint in error.complaints]
+            problems += [Problem(number, *complaint, str(path)) for complaint in error.complaints]
             continue
         n_found += found is not None
         if item.id in first_of_id:
@@ -86,11 +87,10 @@ def read_items(
             reason = f"{item.id!r} is also the id of row {first_number}"
             if task.content(item) == task.content(first):
                 reason += ", with the same texts, as in a file of `export` with policy=all"
-            problems.append(Problem(str(path), number, "id", reason))
+            problems.append(Problem(number, "id", reason, str(path)))
         first_of_id.setdefault(item.id, (number, item))
         items.append(item)
-    if problems:
-        raise DataError(problems)
+    refuse_rows(problems)
     if n_blank and not items:
         raise UserError(
             f"{path} has a blank response in every row, so no item is left: sample"
@@ -135,10 +135,8 @@ def _item_problems(schema: Schema, row: Mapping[str, Any]) -> list[Complaint]:
     """Missing and empty texts of an item. Only the reference may be blank."""
     title = schema.fields.title
     other_keys = [key for key in schema.text_keys if key != title]
-    complaints = list(filled_text_problems(row, "", title))
-    complaints += text_problems(row, "", *other_keys)
-    for key in schema.context_keys:
-        complaints += source_list_problems(row, key)
+    complaints = key_problems(row, "", {title: Text, **dict.fromkeys(other_keys, AnyText)})
+    complaints += key_problems(row, "", dict.fromkeys(schema.context_keys, list[Source]))
     for key in schema.fields.outputs:
         text = row.get(key)
         if isinstance(text, str) and not text.strip():

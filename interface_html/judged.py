@@ -16,6 +16,7 @@ from typing import Any
 
 from fgrlhf.base.errors import UserError, counted
 from fgrlhf.base.files import write_jsonl
+from fgrlhf.base.records import RowError
 from fgrlhf.data import span_rows
 from fgrlhf.data.judgements import (
     JUDGEMENTS,
@@ -29,7 +30,7 @@ from fgrlhf.data.judgements import (
     Losses,
     missing_evidence,
 )
-from fgrlhf.data.rows import Row, RowError
+from fgrlhf.data.rows import Row
 from fgrlhf.load import load_task
 from interface_html.format import FEEDBACK_KEYS, Item
 from interface_html.ratings import Ratings

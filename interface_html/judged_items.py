@@ -11,6 +11,7 @@ from typing import Any
 
 from fgrlhf.base.errors import UserError, counted
 from fgrlhf.base.files import read_json
+from fgrlhf.base.records import Record, RowError, read, read_each, refuse_rows
 from fgrlhf.data.names import name_key
 from interface_html.format import Item
 from interface_html.items import read_items
@@ -173,10 +174,12 @@ def read_record(schema: Schema, path: str, count: int) -> list[Mapping[str, Any]
             f"{path} does not belong to a file of {count} rows: download both files from the same"
             " page at the same time"
         )
-    for number, entry in enumerate(entries):
-        reason = _record_problem(schema, entry)
-        if reason is not None:
-            raise UserError(f"{path}, row {number}: {reason}")
+    outputs = range(len(schema.fields.outputs))
+    _, problems = read_each(
+        enumerate(entries), lambda _, entry: read(RecordEntry, entry).fit(outputs), path
+    )
+    way_out = "Download the record again, from the same page as its file"
+    refuse_rows(problems, "read as the record of a page", way_out)
     return entries
 
 
@@ -209,21 +212,13 @@ def _is_skip(entry: Any) -> bool:
     return isinstance(entry, dict) and "skipped" in entry
 
 
-def _record_problem(schema: Schema, entry: Any) -> str | None:
-    if not isinstance(entry, dict):
-        return "must be an object"
-    outputs = list(range(len(schema.fields.outputs)))
-    order = entry.get("order", 0)  # 0 is no order: only an explicit null means that it is unknown
-    is_order = (
-        isinstance(order, list)
-        and all(type(place) is int for place in order)  # else they cannot be sorted
-        and sorted(order) == outputs
-    )
-    if order is not None and not is_order:
-        return f"`order` must hold each of {outputs} once, or be null"
-    seconds = entry.get("seconds")
-    if not isinstance(seconds, dict):
-        return "`seconds` must be an object of numbers"
-    if not all(isinstance(value, int | float | None) for value in seconds.values()):
-        return "`seconds` must be an object of numbers"
-    return None
+class RecordEntry(Record):
+    """An entry of a record.json. Only an explicit null means that the order is unknown."""
+
+    order: list[int] | None
+    seconds: dict[str, float | None]
+
+    def fit(self, outputs: Sequence[int]) -> None:
+        """Raise `RowError` if the order is not one of these outputs."""
+        if self.order is not None and sorted(self.order) != list(outputs):
+            raise RowError("order", f"must hold each of {list(outputs)} once, or be null")

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median_low
 from typing import Any
 
-from fgrlhf.data.problems import (
+from fgrlhf.base.records import (
     Complaint,
-    is_int,
+    is_whole,
     key_problems,
     not_a,
     shown,
@@ -34,13 +34,12 @@ def rating_problems(schema: Schema, doc: Any) -> list[Complaint]:
         return [("rating", not_a(dict, doc))]
     complaints = list(unknown_key_problems(doc, "", ("ratings", "order", *note_keys(schema))))
     complaints += note_problems(schema, doc, "")
-    complaints += key_problems(doc, "", "ratings", dict)
-    complaints += key_problems(doc, "", "order", list)
+    complaints += key_problems(doc, "", {"ratings": dict, "order": list})
     if complaints:
         return complaints
     count = len(schema.fields.outputs)
     order = doc["order"]
-    if not all(map(is_int, order)) or sorted(order) != list(range(count)):
+    if not all(map(is_whole, order)) or sorted(order) != list(range(count)):
         reason = f"must hold each of 0..{count - 1} once: the outputs in the order shown"
         complaints.append(("order", reason))
     return [*complaints, *values_problems(schema, doc["ratings"])]
@@ -52,7 +51,7 @@ def values_problems(schema: Schema, ratings: Mapping[str, Any]) -> Iterator[Comp
     names = [scale.name for scale in schema.ratings]
     for output in schema.fields.outputs:
         field = f"ratings.{output}"
-        wrong = key_problems(ratings, "ratings.", output, dict)
+        wrong = key_problems(ratings, "ratings.", {output: dict})
         yield from wrong
         if wrong:
             continue
@@ -62,7 +61,7 @@ def values_problems(schema: Schema, ratings: Mapping[str, Any]) -> Iterator[Comp
             value = values.get(scale.name)
             if scale.name not in values:
                 yield f"{field}.{scale.name}", "missing"
-            elif not is_int(value) or not scale.lowest <= value <= scale.highest:
+            elif not is_whole(value) or not scale.lowest <= value <= scale.highest:
                 reason = f"{shown(value)} is no whole number from {scale.lowest} to {scale.highest}"
                 yield f"{field}.{scale.name}", reason
 

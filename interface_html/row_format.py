@@ -30,17 +30,8 @@ from pathlib import Path
 from typing import Any
 
 from fgrlhf.base.errors import UserError
-from fgrlhf.data.problems import (
-    BLANK,
-    Complaint,
-    filled_text_problems,
-    filled_value_problems,
-    is_int,
-    key_problems,
-    list_problems,
-    not_a,
-    source_list_problems,
-)
+from fgrlhf.base.records import BLANK, Complaint, Text, complaints, is_whole, key_problems, not_a
+from fgrlhf.data.places import Source
 from fgrlhf.segmentation import sentences
 from fgrlhf.text_types import Prompt
 from interface_html.conversations import (
@@ -162,7 +153,7 @@ class RowFormat:
             for field, reason in complaints:
                 yield _row_field(schema, feedback, field), reason
         if "preference" in row:
-            wrong = key_problems(row, "", "preference", list)
+            wrong = key_problems(row, "", {"preference": list})
             for field, reason in wrong or preference_problems(schema, row["preference"]):
                 yield field.replace("preference", "preferences"), reason
         if RATINGS in row:
@@ -260,7 +251,7 @@ def _texts_problems(schema: Schema, row: Mapping[str, Any]) -> Iterator[Complain
     if isinstance(row.get("prompt"), list):
         yield from conversation_problems(row)
     else:
-        yield from filled_text_problems(row, "", "prompt")
+        yield from key_problems(row, "", {"prompt": Text})
     outputs = _outputs(row)
     count = len(schema.fields.outputs)
     if not isinstance(outputs, list):
@@ -268,11 +259,11 @@ def _texts_problems(schema: Schema, row: Mapping[str, Any]) -> Iterator[Complain
     elif len(outputs) != count:
         yield "responses", _count_reason(len(outputs), count)
     else:
-        yield from list_problems(outputs, "responses", filled_value_problems)
+        yield from complaints(list[Text], outputs, "responses")
         if "response" in row and row["response"] != outputs[0]:
             yield "response", OTHER_RESPONSE
     if schema.fields.context:
-        yield from source_list_problems(row, "context")
+        yield from key_problems(row, "", {"context": list[Source]})
     if schema.fields.reference and "references" in row and not _is_text_list(row["references"]):
         yield "references", "must be an array of strings"
     if schema.ratings and "ratings" in row:
@@ -300,7 +291,7 @@ def _name_problems(schema: Schema, row: Mapping[str, Any]) -> Iterator[Complaint
 
 def _other_spans_problems(schema: Schema, row: Mapping[str, Any]) -> Iterator[Complaint]:
     """Rows with `spans` have a list of spans for each other output, also if it is empty."""
-    wrong = key_problems(row, "", OTHER_SPANS, list)
+    wrong = key_problems(row, "", {OTHER_SPANS: list})
     yield from wrong
     if wrong:
         return
@@ -419,7 +410,7 @@ def _span_place(errors: Sequence[Any], index: int) -> str:
 
 def _output_of(error: Any) -> int:
     output = error.get("output", 0) if isinstance(error, dict) else 0
-    return output if is_int(output) else 0
+    return output if is_whole(output) else 0
 
 
 # ---- to a file -----------------------------------------------------------------------------------

@@ -31,26 +31,25 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fgrlhf.data.judgements import JOINED, RESPONSE, SOURCE
-from fgrlhf.data.problems import (
+from fgrlhf.base.records import (
+    AnyText,
     Complaint,
-    SentenceKeys,
-    choice_problems,
-    filled_text_problems,
-    is_int,
+    Text,
+    is_whole,
     key_problems,
     not_a,
-    overlap_problems,
-    sentence_problems,
+    one_of,
     shown,
-    span_problems,
-    text_problems,
     unknown_key_problems,
 )
+from fgrlhf.data.judgements import JOINED, RESPONSE, SOURCE
+from fgrlhf.data.places import SentenceKeys, overlap_problems, sentence_problems, span_problems
 from fgrlhf.segmentation import sentences
 from interface_html.schema import OUTPUT, Schema, Side
 
-DOCUMENT_KEYS = ("errors", "missing-info", "corrected-prediction", "no-error")
+# the keys of an annotation, and of a comparison
+DOCUMENT = {"no-error": bool, "errors": list, "missing-info": list, "corrected-prediction": AnyText}
+COMPARISON = {"preference": list, "order": list}
 MOST_SEEN = {"seconds": 10**7, "share": 1}  # the keys of what was seen of an output
 LONGEST_REASON = 1000  # code points; templates/rules.js has the same
 ERROR_KEYS = ("error type", "explanation", "start", "end")
@@ -146,12 +145,9 @@ def annotation_problems(schema: Schema, row: Mapping[str, Any], doc: Any) -> lis
     """All rules that the annotation `doc` of the item `row` breaks; [] if it can be accepted."""
     if not isinstance(doc, dict):
         return [("feedback", not_a(dict, doc))]
-    keys = (*DOCUMENT_KEYS, "suggestions", "decisions", *note_keys(schema))
+    keys = (*DOCUMENT, "suggestions", "decisions", *note_keys(schema))
     complaints = list(unknown_key_problems(doc, "feedback.", keys))
-    complaints += key_problems(doc, "feedback.", "no-error", bool)
-    for key in ("errors", "missing-info"):
-        complaints += key_problems(doc, "feedback.", key, list)
-    complaints += text_problems(doc, "feedback.", "corrected-prediction")
+    complaints += key_problems(doc, "feedback.", DOCUMENT)
     if complaints:
         return complaints
     complaints += note_problems(schema, doc, "feedback.")
@@ -176,11 +172,11 @@ def _errors(schema: Schema, row: Mapping[str, Any], errors: list) -> Iterator[Co
             yield field, not_a(dict, error)
             continue
         yield from unknown_key_problems(error, f"{field}.", keys)
-        yield from _severity(schema, error, field)
         complaints = _kind_and_place(error, field, names)
         yield from complaints
         if complaints:
             continue  # the rest needs a kind and two numbers
+        yield from _severity(schema, error, field)
         yield from _reason(schema, error, field)
         side, complaints = _text_of_mark(schema, error, field)
         yield from complaints
@@ -200,12 +196,8 @@ def _errors(schema: Schema, row: Mapping[str, Any], errors: list) -> Iterator[Co
 
 def _kind_and_place(error: Mapping[str, Any], field: str, names: Sequence[str]) -> list[Complaint]:
     """Complaints about the kind, the explanation and the two numbers of an error."""
-    return [
-        *choice_problems(error, field, "error type", names),
-        *text_problems(error, f"{field}.", "explanation"),
-        *key_problems(error, f"{field}.", "start", int),
-        *key_problems(error, f"{field}.", "end", int),
-    ]
+    kinds = {"error type": one_of(names), "explanation": AnyText, "start": int, "end": int}
+    return key_problems(error, f"{field}.", kinds)
 
 
 def _text_of_mark(
@@ -251,7 +243,7 @@ def _output(
 def output_problems(schema: Schema, value: Any, field: str) -> Iterator[Complaint]:
     """The `output` of a mark or a suggestion must be the index of another output than the first."""
     last = len(schema.fields.outputs) - 1
-    if not is_int(value) or not 1 <= value <= last:
+    if not is_whole(value) or not 1 <= value <= last:
         reason = f"{shown(value)} must be 1 to {last}, and left out for the first output"
         yield f"{field}.output", reason
 
@@ -271,12 +263,12 @@ def _severity(schema: Schema, error: Mapping[str, Any], field: str) -> Iterator[
     if not schema.severities:
         return
     names = tuple(severity.name for severity in schema.severities)
-    kind = error.get("error type")
+    kind = error["error type"]
     if kind in schema.liked_kinds:
         if "severity" in error:
             yield f"{field}.severity", f"must be left out: {kind} is no error"
     elif "severity" in error:
-        yield from choice_problems(error, field, "severity", names)
+        yield from key_problems(error, f"{field}.", {"severity": one_of(names)})
     elif schema.severity_required:
         yield f"{field}.severity", f"is missing: choose {' or '.join(names)}"
 
@@ -291,7 +283,7 @@ def _reason(schema: Schema, error: Mapping[str, Any], field: str) -> Iterator[Co
         if schema.asks_reasons:  # otherwise it is an unknown key
             yield f"{field}.reason", f"must be left out: {error['error type']} asks for none"
         return
-    wrong = list(filled_text_problems(error, f"{field}.", "reason"))
+    wrong = key_problems(error, f"{field}.", {"reason": Text})
     yield from wrong
     if not wrong and len(error["reason"]) > LONGEST_REASON:
         yield f"{field}.reason", f"is too long: at most {LONGEST_REASON} characters"
@@ -310,9 +302,9 @@ def note_keys(schema: Schema) -> tuple[str, ...]:
 def note_problems(schema: Schema, doc: Mapping[str, Any], prefix: str) -> Iterator[Complaint]:
     """A comment must hold a text, and a flag be a boolean."""
     if "comment" in doc and schema.comment == "optional":
-        yield from filled_text_problems(doc, prefix, "comment")
+        yield from key_problems(doc, prefix, {"comment": Text})
     if "flag" in doc:
-        yield from key_problems(doc, prefix, "flag", bool)
+        yield from key_problems(doc, prefix, {"flag": bool})
 
 
 def _span(
@@ -421,7 +413,7 @@ def _missing(schema: Schema, row: Mapping[str, Any], missing: list) -> Iterator[
             yield field, not_a(dict, info)
             continue
         yield from unknown_key_problems(info, f"{field}.", ("error type", keys.id, keys.sentences))
-        wrong = list(choice_problems(info, field, "error type", names))
+        wrong = key_problems(info, f"{field}.", {"error type": one_of(names)})
         wrong += _sentence_ids(info, field, schema.sources(row), keys)
         yield from wrong
         if wrong:
@@ -467,13 +459,12 @@ def comparison_problems(schema: Schema, doc: Any) -> list[Complaint]:
     complaints = list(unknown_key_problems(doc, "", keys))
     complaints += note_problems(schema, doc, "")
     complaints += reading_problems(schema, doc)
-    complaints += key_problems(doc, "", "preference", list)
-    complaints += key_problems(doc, "", "order", list)
+    complaints += key_problems(doc, "", COMPARISON)
     if complaints:
         return complaints
     count = len(schema.fields.outputs)
     order = doc["order"]
-    if not all(map(is_int, order)) or sorted(order) != list(range(count)):
+    if not all(map(is_whole, order)) or sorted(order) != list(range(count)):
         reason = f"must hold each of 0..{count - 1} once: the outputs in the order shown"
         complaints.append(("order", reason))
     return complaints + preference_problems(schema, doc["preference"])
@@ -482,7 +473,7 @@ def comparison_problems(schema: Schema, doc: Any) -> list[Complaint]:
 def reading_problems(schema: Schema, doc: Mapping[str, Any]) -> Iterator[Complaint]:
     """The judgement beside the preference, and what the annotator saw; both may be missing."""
     if "all-bad" in doc:
-        yield from key_problems(doc, "", "all-bad", bool)
+        yield from key_problems(doc, "", {"all-bad": bool})
     if "seen" not in doc:
         return
     count = len(schema.fields.outputs)
@@ -509,7 +500,7 @@ def preference_problems(schema: Schema, preference: list) -> list[Complaint]:
         return [("preference", reason)]
     complaints: list[Complaint] = []
     for i, value in enumerate(preference):
-        if not is_int(value) or value not in (0, 1, 2):
+        if not is_whole(value) or value not in (0, 1, 2):
             values = "0 (tie), 1 (first better), 2 (second better)"
             complaints.append((f"preference[{i}]", f"{shown(value)} is none of {values}"))
     if complaints:

@@ -18,7 +18,7 @@ from pydantic import AfterValidator, Field, model_validator
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.configs.strict import StrictModel, refuse, validate
 from fgrlhf.data.judgements import RESPONSE, SOURCE
-from fgrlhf.data.problems import SentenceKeys
+from fgrlhf.data.places import SentenceKeys
 
 ASSIGNMENT = "window.FG_SCHEMA ="
 MOST_OUTPUTS = 9  # the comparison page names them A to I

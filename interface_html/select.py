@@ -185,7 +185,7 @@ def _disagreements(
         if len({len(p_SC) for p_SC in p_MSC}) > 1:
             raise UserError(
                 f"by=disagreement: the models read different segments of item {item.id}. Train them"
-                " with the same level, segmenter and model.max_length"
+                " with the same level, segmenter and model.max_input_len"
             )
         values.append(disagreement(np.stack(p_MSC)))
     return values

@@ -13,8 +13,8 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import Field
 from starlette.exceptions import HTTPException
 
+from fgrlhf.base.records import Complaint
 from fgrlhf.configs.strict import StrictModel
-from fgrlhf.data.problems import Complaint
 from interface_html.assignments import Assignment, Receipt, RefusedError
 from interface_html.checks import uniform_item
 from interface_html.database import Database

@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fgrlhf.data.problems import Complaint, shown
+from fgrlhf.base.records import Complaint, shown
 from interface_html.schema import Schema
 
 LONGEST_TEXT = 1000

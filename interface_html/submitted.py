@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from fgrlhf.data.problems import Complaint, key_problems, not_a, text_problems
+from fgrlhf.base.records import AnyText, Complaint, key_problems, not_a
 from interface_html.format import ANNOTATIONS, COMPARISONS, RATED, SHARED
 from interface_html.ratings import values_problems
 from interface_html.rules import preference_problems
@@ -101,8 +101,8 @@ def _list(
 def _comparison(schema: Schema, entry: dict, field: str) -> Iterator[Complaint]:
     yield from _comment(entry, field)
     if "all-bad" in entry:
-        yield from key_problems(entry, f"{field}.", "all-bad", bool)
-    wrong = key_problems(entry, f"{field}.", "preference", list)
+        yield from key_problems(entry, f"{field}.", {"all-bad": bool})
+    wrong = key_problems(entry, f"{field}.", {"preference": list})
     yield from wrong
     if not wrong:
         for name, reason in preference_problems(schema, entry["preference"]):
@@ -111,7 +111,7 @@ def _comparison(schema: Schema, entry: dict, field: str) -> Iterator[Complaint]:
 
 def _rating(schema: Schema, entry: dict, field: str) -> Iterator[Complaint]:
     yield from _comment(entry, field)
-    wrong = key_problems(entry, f"{field}.", "ratings", dict)
+    wrong = key_problems(entry, f"{field}.", {"ratings": dict})
     yield from wrong
     if not wrong:
         for name, reason in values_problems(schema, entry["ratings"]):
@@ -120,4 +120,4 @@ def _rating(schema: Schema, entry: dict, field: str) -> Iterator[Complaint]:
 
 def _comment(entry: Mapping[str, Any], field: str) -> Iterator[Complaint]:
     if "comment" in entry:
-        yield from text_problems(entry, f"{field}.", "comment")
+        yield from key_problems(entry, f"{field}.", {"comment": AnyText})

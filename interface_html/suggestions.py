@@ -23,18 +23,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fgrlhf.base.errors import counted
-from fgrlhf.data.problems import (
+from fgrlhf.base.records import (
+    AnyText,
     Complaint,
-    choice_problems,
-    filled_text_problems,
-    is_int,
+    Text,
+    is_whole,
     key_problems,
     not_a,
+    one_of,
     shown,
-    span_problems,
-    text_problems,
     unknown_key_problems,
 )
+from fgrlhf.data.places import span_problems
 from fgrlhf.segmentation import sentences
 from interface_html.rules import output_problems, side_of
 from interface_html.schema import Schema
@@ -53,9 +53,9 @@ def item_suggestion_problems(schema: Schema, row: Mapping[str, Any]) -> list[Com
     """The problems of an item's suggestions. The texts to annotate must be valid."""
     if LIST not in row:
         return [(SHOWN, f"is set, but there are no `{LIST}`")] if SHOWN in row else []
-    complaints = key_problems(row, "", LIST, list)
+    complaints = key_problems(row, "", {LIST: list})
     if SHOWN in row:
-        complaints += key_problems(row, "", SHOWN, bool)
+        complaints += key_problems(row, "", {SHOWN: bool})
     if complaints:
         return complaints
     first_index: dict[tuple, int] = {}
@@ -82,15 +82,13 @@ def _suggestion(
     prefix = f"{field}."
     keys = (*KEYS, OUTPUT) if schema.mark_outputs else KEYS
     yield from unknown_key_problems(suggestion, prefix, keys)
-    yield from choice_problems(suggestion, field, "type", schema.response_kinds)
-    yield from text_problems(suggestion, prefix, "explanation")
-    yield from filled_text_problems(suggestion, prefix, "source")
+    kinds = {"type": one_of(schema.response_kinds), "explanation": AnyText, "source": Text}
+    yield from key_problems(suggestion, prefix, kinds)
     if "score" not in suggestion:
         yield f"{prefix}score", "missing"
     elif not _is_probability(suggestion["score"]):
         yield f"{prefix}score", f"{shown(suggestion['score'])} is not a number from 0 to 1"
-    wrong = key_problems(suggestion, prefix, "start", int)
-    wrong += key_problems(suggestion, prefix, "end", int)
+    wrong = key_problems(suggestion, prefix, {"start": int, "end": int})
     if schema.mark_outputs and OUTPUT in suggestion:
         wrong += output_problems(schema, suggestion[OUTPUT], field)
     if not wrong and (schema.mark_outputs or OUTPUT not in suggestion):
@@ -145,7 +143,7 @@ def decision_problems(row: Mapping[str, Any], doc: Mapping[str, Any]) -> list[Co
                 wrong = list(_origin(error, suggestions[error["origin"]["index"]], field))
             complaints += wrong
     if LIST in doc:
-        complaints += key_problems(doc, "feedback.", LIST, list)
+        complaints += key_problems(doc, "feedback.", {LIST: list})
     for i, rejection in enumerate(_entries(doc, LIST)):
         field = f"feedback.{LIST}[{i}]"
         wrong = list(_decision(rejection, ("index", "verdict"), suggestions, decided, field))
@@ -181,7 +179,7 @@ def _decision(
     if "index" not in decision:
         return
     index = decision["index"]
-    if not is_int(index):
+    if not is_whole(index):
         yield f"{field}.index", not_a(int, index)
     elif not 0 <= index < len(suggestions):
         count = counted(len(suggestions), "suggestion")

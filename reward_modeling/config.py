@@ -1,41 +1,27 @@
 """The config that the trainers of segment and of pair reward models share."""
 
-from typing import Annotated, Any, Literal
+from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from fgrlhf.configs import sections
-from fgrlhf.configs.older_configs import Earlier
 from fgrlhf.configs.sections import (
     Decay,
     Epochs,
-    LoggingConfig,
-    LoRAConfig,
-    ParallelConfig,
+    ModelConfig,
+    RunConfig,
+    SupervisedEvaluationConfig,
+    SupervisedTrainConfig,
     Warmup,
-    is_quantized,
 )
-from fgrlhf.configs.strict import (
-    BatchSize,
-    Count,
-    FilePath,
-    Kernels,
-    Rate,
-    StrictModel,
-    Tokens,
-    refuse,
-)
-from fgrlhf.reward_models.spec import Shape, with_current_names
+from fgrlhf.configs.strict import BatchSize, Count, Rate, StrictModel, Tokens
+from fgrlhf.reward_models.spec import Shape
 
 TOP_LAYERS_KEY = "model.train_top_layers"
 
 
-class ModelSection(StrictModel):
+class RMModelConfig(ModelConfig):
     """The section `model` of reward models."""
 
-    ckpt: FilePath = Field(
-        description="initial folder or hub name: an encoder, or a policy checkpoint"
-    )
     shape: Shape | Literal["auto"] = Field(
         default="auto",
         description=(
@@ -43,7 +29,9 @@ class ModelSection(StrictModel):
             " shape of ckpt"
         ),
     )
-    max_length: Tokens = Field(default=2048, description="most tokens that the network reads")
+    max_input_len: Tokens = Field(
+        default=2048, description="most tokens that the network reads, of prompt and response"
+    )
     lm_logprob_feature: bool = Field(
         default=False,
         description="read each token's log-probability under a frozen copy of the model",
@@ -62,28 +50,16 @@ class ModelSection(StrictModel):
             " often judge better than the last ones; null: all"
         ),
     )
-    lora: LoRAConfig | None = Field(
-        default=None,
-        description="train the head and adapters, which are merged into the saved model",
-    )
-    train_top_layers: Count | None = Field(
-        default=None,
-        description=(
-            "train the head and this many layers, counted from the top; null: all layers and the"
-            " embeddings"
-        ),
-    )
-    line_breaks: Annotated[bool | None, Earlier(False)] = Field(
+    line_breaks: bool | None = Field(
         default=None,
         description=(
             "read prompts and responses with their line breaks and indentation, not as words joined"
             " by spaces; null: if the tokenizer has tokens for them and the files the white space"
         ),
     )
-    kernels: Kernels = "auto"
 
 
-class TrainSection(sections.TrainSection):
+class RMTrainConfig(SupervisedTrainConfig):
     """The section `train` of reward models."""
 
     epochs: Epochs = Field(default=50.0, description="passes over the training rows")
@@ -98,7 +74,7 @@ class TrainSection(sections.TrainSection):
     weight_decay: Decay = Field(default=0.01, description="of AdamW")
 
 
-class EvaluationSection(sections.EvaluationSection):
+class RMEvaluationConfig(SupervisedEvaluationConfig):
     """The section `evaluation` of reward models."""
 
     batch_size: BatchSize = Field(
@@ -113,47 +89,30 @@ class EvaluationSection(sections.EvaluationSection):
     )
 
 
-class DataSection(StrictModel):
+class RMDataConfig(StrictModel):
     """Files of both trainers."""
 
     train_file: str = Field(description="rows to train on")
     dev_file: str = Field(description="rows that select the best checkpoint")
 
-    @model_validator(mode="before")
-    @classmethod
-    def _names_of_earlier_releases(cls, tree: Any) -> Any:
-        return with_current_names(tree)
 
-
-class RMConfig(StrictModel):
+class RMConfig(RunConfig):
     """Keys of both trainers' configs."""
 
-    model: ModelSection
-    data: DataSection
-    train: TrainSection = TrainSection()
-    evaluation: EvaluationSection = EvaluationSection()
-    parallel: ParallelConfig = ParallelConfig()
-    logging: LoggingConfig
+    model: RMModelConfig
+    data: RMDataConfig
+    train: RMTrainConfig = RMTrainConfig()
+    evaluation: RMEvaluationConfig = RMEvaluationConfig()
 
-    @model_validator(mode="after")
-    def _features_need_language_model(self):
+    def mistakes(self) -> list[str]:
+        found = super().mistakes()
         for key in ("lm_logprob_feature", "text_features"):
             if getattr(self.model, key) and self.model.shape == "encoder":
-                raise ValueError(
+                found.append(
                     f"model.{key}=true needs a language model: set model.shape to seq2seq or"
                     f" causal, or {key}=false"
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _parallel_fits(self):
-        unsupported = {
-            "model.lora.quantize": is_quantized(self.model.lora),
-            TOP_LAYERS_KEY: self.model.train_top_layers is not None,
-            "train.optimizer=adamw_8bit": self.train.optimizer == "adamw_8bit",
-        }
-        refuse([("", text) for text in self.parallel.mistakes(unsupported)])
-        return self
+        return found
 
     @property
     def inputs(self) -> list[str]:

@@ -11,21 +11,21 @@ them. A task may read pair files in its own format (`Task.rm_pairs`).
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import model_validator
 from torch import Tensor
 
 from fgrlhf.base.errors import UserError, shorten
-from fgrlhf.base.files import read_jsonl
-from fgrlhf.data.checks import refuse_rows, text_problem
+from fgrlhf.base.files import numbered_jsonl
+from fgrlhf.base.records import ABSENT, Record, RowError, Text, read, read_each, refuse_rows
 from fgrlhf.data.comparisons import Comparison
 from fgrlhf.data.formats import COMPARISONS
 from fgrlhf.data.read import read_rows
-from fgrlhf.metrics.clusters import CLUSTER
 from fgrlhf.reward_models.inputs import RMInputs
 from fgrlhf.reward_models.prefix import Prefix, RMText, unless_single
 from fgrlhf.reward_models.rm_input import RMInput
@@ -41,6 +41,46 @@ PairReader = Callable[[str | Path], list[Comparison]]
 
 
 # ---- segment files -------------------------------------------------------------------------------
+
+
+class TaggedWords(Record):
+    """A line of a segment file."""
+
+    text: list[Text]
+    feedback_tags: list[Text]
+    marks: list[int] = ABSENT
+    spaces: dict[str, str] = ABSENT
+    cluster: Any = None
+
+    @property
+    def places(self) -> list[int]:
+        """The places of the `</s>` before the segments: the key `marks`, else every `</s>`."""
+        if self.marks is not None:
+            return self.marks
+        return [place for place, word in enumerate(self.text) if word == SEGMENT_MARK]
+
+    @model_validator(mode="after")
+    def _places_exist(self):
+        count = len(self.text)
+        if count != len(self.feedback_tags):
+            raise RowError("feedback_tags", f"{len(self.feedback_tags)} tags for {count} words")
+        if self.marks is not None:
+            are_places = all(0 <= mark < count for mark in self.marks)
+            if not are_places or sorted(set(self.marks)) != self.marks:
+                raise RowError("marks", "must be increasing places in `text`, counted from 0")
+            if any(self.text[mark] != SEGMENT_MARK for mark in self.marks):
+                reason = f"a word of `text` at these places is not `{SEGMENT_MARK}`"
+                raise RowError("marks", reason)
+        if not self.places:
+            reason = f"has no `{SEGMENT_MARK}`, so there is no segment to judge"
+            raise RowError("text", reason)
+        places = {str(place) for place in range(count)}
+        if self.spaces and (
+            self.spaces.keys() - places or any(map(str.strip, self.spaces.values()))
+        ):
+            reason = "must map places in `text`, counted from 0, to white space"
+            raise RowError("spaces", reason)
+        return self
 
 
 @dataclass(frozen=True)
@@ -73,32 +113,29 @@ def read_segment_rows(
         other levels are not checked.
       prefix_of_words: the words before the first segment -> the prefix.
     Raises:
-      UserError: lines are malformed (listed with file, row from 0, field and reason), or no segment
+      UserError: lines are malformed (listed with file, line, key and reason), or no segment
         has a label.
     """
-    rows = []
-    problems = []
-    for number, row in enumerate(read_jsonl(path)):
-        problem = _segment_problem(row, {*labels, ignore_label}, level)
-        if problem is not None:
-            problems.append(f"row {number}, {problem}")
-            continue
-        marks = _marks(row)
-        has_spaces = _has_spaces(row, marks, level)
-        words, segments = _split_at(row["text"], marks)
+    known = {*labels, ignore_label}
+
+    def row_of(_: int | str, values: Any) -> SegmentRow:
+        row = read(TaggedWords, values)
+        _check_segments(row, known, level)
+        has_spaces = _has_spaces(row, level)
+        words, segments = _split_at(row.text, row.places)
         text = RMText(prefix_of_words(words), segments)
         if has_spaces:
-            text = _with_spaces(text, row, marks, level)
-        tags = [row["feedback_tags"][mark] for mark in marks]
-        rows.append(
-            SegmentRow(
-                text,
-                tuple(IGNORED if tag == ignore_label else labels.index(tag) for tag in tags),
-                None if row.get(CLUSTER) is None else str(row[CLUSTER]),
-                has_spaces=has_spaces,
-            )
+            text = _with_spaces(text, row, level)
+        tags = [row.feedback_tags[place] for place in row.places]
+        return SegmentRow(
+            text,
+            tuple(IGNORED if tag == ignore_label else labels.index(tag) for tag in tags),
+            None if row.cluster is None else str(row.cluster),
+            has_spaces=has_spaces,
         )
-    refuse_rows(path, problems)
+
+    rows, problems = read_each(numbered_jsonl(path), row_of, path, place="line")
+    refuse_rows(problems, "trained on")
     _refuse_empty(path, rows)
     if all(label == IGNORED for row in rows for label in row.labels):
         raise UserError(
@@ -121,103 +158,41 @@ def _split_at(
     return tuple(words[: marks[0]]), segments
 
 
-def _has_spaces(row: Mapping[str, Any], marks: Sequence[int], level: str | None) -> bool:
+def _has_spaces(row: TaggedWords, level: str | None) -> bool:
     """Whether a row has its white space: that before the prompt's and the response's first word."""
-    needed = [0] if marks[0] > 0 else []
+    first = row.places[0]
+    needed = [0] if first > 0 else []
     if not is_step(level):
-        of_segments = set(range(marks[0], len(row["text"]))) - set(marks)
+        of_segments = set(range(first, len(row.text))) - set(row.places)
         needed += sorted(of_segments)[:1]
-    return "spaces" in row and all(str(place) in row["spaces"] for place in needed)
+    return row.spaces is not None and all(str(place) in row.spaces for place in needed)
 
 
-def _with_spaces(
-    text: RMText, row: Mapping[str, Any], marks: Sequence[int], level: str | None
-) -> RMText:
-    every = [row["spaces"].get(str(place), " ") for place in range(len(row["text"]))]
-    of_prompt, of_response = _split_at(every, marks)
+def _with_spaces(text: RMText, row: TaggedWords, level: str | None) -> RMText:
+    every = [row.spaces.get(str(place), " ") for place in range(len(row.text))]
+    of_prompt, of_response = _split_at(every, row.places)
     prefix = replace(text.prefix, spaces=unless_single(of_prompt[: len(text.prefix.words)]))
     return replace(text, prefix=prefix, spaces=None if is_step(level) else of_response)
 
 
-def _spaces_problem(row: Mapping[str, Any]) -> str | None:
-    spaces = row.get("spaces", {})
-    places = {str(place) for place in range(len(row["text"]))}
-    if isinstance(spaces, dict) and all(
-        place in places and isinstance(space, str) and not space.strip()
-        for place, space in spaces.items()
-    ):
-        return None
-    return "`spaces`: must map places in `text`, counted from 0, to white space"
-
-
-def _marks(row: Mapping[str, Any]) -> list[int]:
-    """The places of the `</s>` before the segments: the key `marks`, else every `</s>`."""
-    if "marks" in row:
-        return row["marks"]
-    return [place for place, word in enumerate(row["text"]) if word == SEGMENT_MARK]
-
-
-def _marks_problem(row: Mapping[str, Any]) -> str | None:
-    words = row["text"]
-    if "marks" in row:
-        marks = row["marks"]
-        are_places = isinstance(marks, list) and all(
-            isinstance(mark, int) and not isinstance(mark, bool) and 0 <= mark < len(words)
-            for mark in marks
-        )
-        if not are_places or sorted(set(marks)) != marks:
-            return "`marks`: must be increasing places in `text`, counted from 0"
-        if any(words[mark] != SEGMENT_MARK for mark in marks):
-            return f"`marks`: a word of `text` at these places is not `{SEGMENT_MARK}`"
-    if not _marks(row):
-        return f"`text`: has no `{SEGMENT_MARK}`, so there is no segment to judge"
-    return None
-
-
-def _segment_problem(row: Any, known_tags: set[str], level: str | None) -> str | None:
-    has_lists = (
-        isinstance(row, dict)
-        and isinstance(row.get("text"), list)
-        and isinstance(row.get("feedback_tags"), list)
-    )
-    if not has_lists:
-        return "`text`, `feedback_tags`: must be lists of words and of tags"
-    words = row["text"]
-    tags = row["feedback_tags"]
-    problem = _word_problem("text", words)
-    if problem is not None:
-        return problem
-    if len(words) != len(tags):
-        return f"`feedback_tags`: {len(tags)} tags for {len(words)} words"
-    problem = _word_problem("feedback_tags", tags)
-    if problem is not None:
-        return problem
-    unknown = sorted(set(tags) - known_tags)
+def _check_segments(row: TaggedWords, known_tags: set[str], level: str | None) -> None:
+    """Raise `RowError` if a row has other tags or segments than the model learns."""
+    unknown = sorted(set(row.feedback_tags) - known_tags)
     if unknown:
         names = ", ".join(shorten(tag, 40) for tag in unknown[:MOST_NAMES])
         more = f" and {len(unknown) - MOST_NAMES} more" if len(unknown) > MOST_NAMES else ""
-        return (
-            f"`feedback_tags`: {names}{more} not among {', '.join(sorted(known_tags))}; "
-            "name the file's labels under `labels`"
+        raise RowError(
+            "feedback_tags",
+            f"{names}{more} not among {', '.join(sorted(known_tags))}; name the file's labels under"
+            " `labels`",
         )
-    problem = _marks_problem(row) or _spaces_problem(row)
-    if problem is not None:
-        return problem
-    segments = len(_marks(row))
+    segments = len(row.places)
     if level in WHOLE_LEVELS and segments > 1:
-        return (
-            f"`text`: has {segments} segments, but data.level={level} means one for the whole"
-            " response; set data.level to the level of the file's segments"
+        raise RowError(
+            "text",
+            f"has {segments} segments, but data.level={level} means one for the whole response; set"
+            " data.level to the level of the file's segments",
         )
-    return None
-
-
-def _word_problem(field: str, words: Sequence[Any]) -> str | None:
-    for place, word in enumerate(words):
-        problem = text_problem(word)
-        if problem is not None:
-            return f"`{field}[{place}]`: {problem}"
-    return None
 
 
 def label_positions(rm_input: RMInput, labels: Sequence[int]) -> list[int]:

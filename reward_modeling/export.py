@@ -155,7 +155,7 @@ def _samples(folder: Path, scorer: SequenceScorer) -> list[_Sample]:
         raise UserError(
             f"{shorten(folder)} reads at most {scorer.spec.max_length} tokens, too few for the"
             " texts with which the exported folder is checked: train it with a larger"
-            " model.max_length"
+            " model.max_input_len"
         )
     return samples
 

@@ -20,11 +20,11 @@ from fgrlhf.reward_models.network_config import shape_of_config
 from fgrlhf.reward_models.networks import LanguageModelScorer, speed_up_network
 from fgrlhf.reward_models.shapes import check_direction, check_padding, check_stacks, other_shape
 from fgrlhf.reward_models.spec import Kind, Shape
-from reward_modeling.config import TOP_LAYERS_KEY, ModelSection
+from reward_modeling.config import TOP_LAYERS_KEY, RMModelConfig
 
 
 def load_network(
-    model: ModelSection, kind: Kind, id2label: dict[int, str] | None = None
+    model: RMModelConfig, kind: Kind, id2label: dict[int, str] | None = None
 ) -> tuple[PreTrainedModel, Any]:
     """The network to train, with a new head, and its tokenizer.
 
@@ -32,7 +32,7 @@ def load_network(
       id2label: names of a segment model's outputs.
     Raises:
       UserError: `model.ckpt` cannot be read, is not of `model.shape`, or reads less than
-        `model.max_length`.
+        `model.max_input_len`.
     """
     labels: dict[str, Any] = {"num_labels": 1}
     if id2label is not None:
@@ -66,7 +66,7 @@ def load_network(
         ) from None
 
 
-def reads_line_breaks(model: ModelSection, shape: Shape, tokenizer, lacking: str = "") -> bool:
+def reads_line_breaks(model: RMModelConfig, shape: Shape, tokenizer, lacking: str = "") -> bool:
     """Whether the network reads texts with their line breaks: `model.line_breaks`.
 
     If it is null, it does wherever it can.
@@ -86,7 +86,7 @@ def reads_line_breaks(model: ModelSection, shape: Shape, tokenizer, lacking: str
 
 
 def _language_model_scorer(
-    model: ModelSection, kind: Kind, shape: Shape, id2label: dict[int, str] | None, tokenizer
+    model: RMModelConfig, kind: Kind, shape: Shape, id2label: dict[int, str] | None, tokenizer
 ) -> LanguageModelScorer:
     """A language model with a new head."""
     scorer: Any = LanguageModelScorer.start_from(
@@ -107,7 +107,7 @@ def _language_model_scorer(
 
 
 def _classifier(
-    model: ModelSection, kind: Kind, config: PretrainedConfig, tokenizer
+    model: RMModelConfig, kind: Kind, config: PretrainedConfig, tokenizer
 ) -> PreTrainedModel:
     """An encoder with the new head of transformers' token or sequence classifier."""
     config.pad_token_id = tokenizer.pad_token_id
@@ -129,7 +129,7 @@ def _classifier(
     return network
 
 
-def _add_adapters(trunk: PreTrainedModel, model: ModelSection) -> None:
+def _add_adapters(trunk: PreTrainedModel, model: RMModelConfig) -> None:
     """Add the adapters of `model.lora`, if it is set. The head is not in the trunk: it is trained.
 
     Raises:
@@ -142,7 +142,7 @@ def _add_adapters(trunk: PreTrainedModel, model: ModelSection) -> None:
     add_adapters(trunk, model.lora, model.train_top_layers)
 
 
-def _check_settings(model: ModelSection, config: PretrainedConfig, shape: Shape) -> None:
+def _check_settings(model: RMModelConfig, config: PretrainedConfig, shape: Shape) -> None:
     """Raise `UserError` for settings that the checkpoint does not support."""
     for key in ("lm_logprob_feature", "text_features"):
         if getattr(model, key) and shape == "encoder":
@@ -157,11 +157,11 @@ def _check_settings(model: ModelSection, config: PretrainedConfig, shape: Shape)
         )
 
 
-def _check_length(model: ModelSection, network: PreTrainedModel) -> None:
-    """Raise `UserError` if the network reads less than `model.max_length`."""
+def _check_length(model: RMModelConfig, network: PreTrainedModel) -> None:
+    """Raise `UserError` if the network reads less than `model.max_input_len`."""
     limit = longest_input(network)
-    if limit is not None and model.max_length > limit:
+    if limit is not None and model.max_input_len > limit:
         raise UserError(
-            f"model.max_length={model.max_length}, but `{model.ckpt}` reads at most {limit}"
+            f"model.max_input_len={model.max_input_len}, but `{model.ckpt}` reads at most {limit}"
             f" tokens: set it to {limit} or less"
         )

@@ -44,8 +44,7 @@ from fgrlhf.task import Task
 from fgrlhf.utils import IGNORED, seeded
 from reward_modeling import training
 from reward_modeling.baselines import Baselines, segment_baselines
-from reward_modeling.config import DataSection as SharedDataSection
-from reward_modeling.config import RMConfig
+from reward_modeling.config import RMConfig, RMDataConfig
 from reward_modeling.data import SegmentCollator, SegmentRow, label_positions, read_segment_rows
 from reward_modeling.judged import Predictions, detection, prompts_of
 from reward_modeling.linear_start import start_with_segments
@@ -67,7 +66,7 @@ Example = tuple[RMInput, list[int]]
 LabelledText = tuple[RMText, list[bool | None]]
 
 
-class LabelSection(StrictModel):
+class LabelsConfig(StrictModel):
     """The section `labels`: the tags of a segment."""
 
     error: str | tuple[str, ...] = Field(
@@ -86,7 +85,7 @@ class LabelSection(StrictModel):
         return (*self.errors, self.ok)
 
 
-class DataSection(SharedDataSection):
+class SegmentDataConfig(RMDataConfig):
     """The section `data` of segment reward models."""
 
     level: Level = Field(
@@ -103,8 +102,8 @@ class DataSection(SharedDataSection):
 class SegmentRMConfig(RMConfig):
     """The config of a whole run."""
 
-    data: DataSection
-    labels: LabelSection
+    data: SegmentDataConfig
+    labels: LabelsConfig
 
     @model_validator(mode="after")
     def _labels_differ(self):
@@ -367,7 +366,7 @@ def _train(config: SegmentRMConfig, task: Task) -> Path:
     for file in (config.data.train_file, config.data.dev_file):
         check_level(file, config.data.level)
     rows = _read_rows(config, task, config.data.train_file)
-    dev_rows = _read_rows(config, task, config.data.dev_file)
+    dev_rows = _read_rows(config, task, config.data.dev_file)[: config.evaluation.examples]
     _check_context(rows, config, task)
     folder = reuse(config)
     if folder is not None:
@@ -433,7 +432,7 @@ def _untrained_spec(
         shape_of(network),
         config.data.level,
         config.data.with_context,
-        config.model.max_length,
+        config.model.max_input_len,
         labels=names,
         error_label=names[0] if len(names) == 2 else None,
         ok_label=config.labels.ok,
@@ -450,8 +449,8 @@ def _untrained_spec(
 def _require_labels(path: str, examples: Sequence[Example], max_length: int) -> None:
     if not examples:
         raise UserError(
-            f"no labelled segment of {path} fits into model.max_length={max_length} tokens: raise"
-            " model.max_length"
+            f"no labelled segment of {path} fits into model.max_input_len={max_length} tokens:"
+            " raise it"
         )
 
 

@@ -45,9 +45,7 @@ from fgrlhf.task import Task
 from fgrlhf.utils import IGNORED, seeded
 from reward_modeling import training
 from reward_modeling.baselines import Baselines, pair_baselines
-from reward_modeling.config import DataSection as SharedDataSection
-from reward_modeling.config import RMConfig
-from reward_modeling.config import TrainSection as SharedTrainSection
+from reward_modeling.config import RMConfig, RMDataConfig, RMTrainConfig
 from reward_modeling.data import Pair, PairCollator, first_position_share, read_pair_rows
 from reward_modeling.judged import Predictions, prompts_of
 from reward_modeling.linear_start import start_with_pairs
@@ -69,7 +67,7 @@ FIRST_BETTER, SECOND_BETTER = 0, 1  # labels of a pair in evaluation
 Example = tuple[list[RMInput], tuple[Pair, ...]]
 
 
-class DataSection(SharedDataSection):
+class PairDataConfig(RMDataConfig):
     """The section `data` of reward models of preferences."""
 
     with_context: bool = Field(
@@ -77,7 +75,7 @@ class DataSection(SharedDataSection):
     )
 
 
-class TrainSection(SharedTrainSection):
+class PairTrainConfig(RMTrainConfig):
     """The section `train` of reward models of preferences."""
 
     margin: Coefficient = Field(
@@ -92,8 +90,8 @@ class TrainSection(SharedTrainSection):
 class PreferenceRMConfig(RMConfig):
     """The config of a whole run. `train.batch_size` counts prompts, each with all its pairs."""
 
-    data: DataSection
-    train: TrainSection = TrainSection()
+    data: PairDataConfig
+    train: PairTrainConfig = PairTrainConfig()
 
 
 def encode(
@@ -361,7 +359,7 @@ def _about_position(won: int, decided: int) -> str:
 
 def _train(config: PreferenceRMConfig, task: Task) -> Path:
     rows = read_pair_rows(config.data.train_file, task.rm_pairs)
-    dev_rows = read_pair_rows(config.data.dev_file, task.rm_pairs)
+    dev_rows = read_pair_rows(config.data.dev_file, task.rm_pairs)[: config.evaluation.examples]
     folder = reuse(config)
     if folder is not None:
         return folder
@@ -415,7 +413,7 @@ def _untrained_spec(
         shape_of(network),
         "sequence",
         config.data.with_context,
-        config.model.max_length,
+        config.model.max_input_len,
         mean=0.0,
         std=1.0,
         line_breaks=reads_line_breaks(config.model, shape_of(network), tokenizer),

@@ -1,6 +1,5 @@
 """Shared code of both reward-model trainers: metrics and the training run."""
 
-import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -125,7 +124,7 @@ class RewardTrainer(SupervisedTrainer):
         dev: DevRows,
         accelerator: Accelerator,
     ):
-        super().__init__(config, network, examples, dev_examples, accelerator, "accuracy")
+        super().__init__(config, network, examples, dev_examples, accelerator)
         self.network = network
         self.collator = collator
         self.tokenizer = tokenizer
@@ -149,9 +148,8 @@ class RewardTrainer(SupervisedTrainer):
         """The length of a row: those of similar length share a forward pass."""
 
     @property
-    def warmup_steps(self) -> int:
-        warmup = self.config.train.warmup_steps
-        return int(warmup) if warmup >= 1 else math.ceil(self.total_steps * warmup)
+    def metric(self) -> str:
+        return "accuracy"
 
     @property
     def can_resume(self) -> bool:
@@ -218,7 +216,7 @@ def padded(batches: Sequence[np.ndarray]) -> np.ndarray:
 def start(config: RMConfig) -> Accelerator:
     """The device and the processes of a run. Raises `UserError` if they cannot share the batch."""
     # a network may have trained parts that a batch leaves out, such as a pooler
-    accelerator = stage_accelerator(config.train, find_unused=True)
+    accelerator = stage_accelerator(config.model.dtype, find_unused=True)
     micro_batch_size(config.train, accelerator.num_processes)
     use_kernels(config.model.kernels, config.logging.save_dir)
     return accelerator

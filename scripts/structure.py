@@ -9,6 +9,7 @@ says whether the parts fit together.
 """
 
 import ast
+import inspect
 import json
 import os
 import subprocess
@@ -216,14 +217,29 @@ def config_classes(model: Any) -> set[Any]:
     return found
 
 
-def n_keys(model: Any) -> int:
+def n_keys(model: Any) -> tuple[int, int]:
     """How many keys of a config have a value, not a section.
 
-    A section counts once, however many places of the config it may have, and each of its kinds
-    counts with all its keys.
+    A section counts once, however many places of the config it may have.
+
+    Returns:
+      the number if each kind of a section counts with all its keys, and the number of keys that
+      classes declare: one that several kinds inherit counts once.
     """
-    fields = [field for section in config_classes(model) for field in section.model_fields.values()]
-    return sum(not sections_in(field.annotation) for field in fields)
+    keys = 0
+    declared = set()
+    for annotation in config_classes(model):
+        section = getattr(annotation, "__origin__", annotation)  # of `Annotated[Section, ...]`
+        for name, field in section.model_fields.items():
+            if not sections_in(field.annotation):
+                keys += 1
+                declared.add((first_with(section, name), name))
+    return keys, len(declared)
+
+
+def first_with(section: type, name: str) -> type:
+    """The most basic class of a section that declares a key."""
+    return [base for base in section.__mro__ if name in inspect.get_annotations(base)][-1]
 
 
 def sections_in(annotation: Any) -> list[Any]:
@@ -385,9 +401,8 @@ def run(settings: Settings) -> None:
     from fgrlhf.task_config import rl_config  # imports torch
 
     rows = figures(files_of_the_tree())
-    rows.append(
-        ("keys of `fgrlhf rl qa_feedback`", str(n_keys(rl_config(load_task("qa_feedback")))))
-    )
+    keys, declared = n_keys(rl_config(load_task("qa_feedback")))
+    rows.append(("keys of `fgrlhf rl qa_feedback`", f"{keys} ({declared} declared)"))
     if settings.run:
         with tempfile.TemporaryDirectory() as folder:
             calls = calls_of_a_run(Path(folder))

@@ -24,7 +24,6 @@ from transformers import PretrainedConfig, PreTrainedModel
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.training_program import NO_TASK, run_program
-from fgrlhf.configs.sections import Sampling
 from fgrlhf.data.formats import DEMONSTRATIONS, Demonstration
 from fgrlhf.evaluation import Metric, check_metrics_fit, metric_columns, reference_notes
 from fgrlhf.evaluators import RougeLsum
@@ -32,7 +31,7 @@ from fgrlhf.kernels.choice import use_kernels
 from fgrlhf.metrics.registry import build_metrics
 from fgrlhf.metrics.summary import summarize
 from fgrlhf.models.sharding import whole
-from fgrlhf.policy import Policy, load_policy
+from fgrlhf.policy import Policy, trained_policy
 from fgrlhf.rollout import generate_texts
 from fgrlhf.runs.batching import shuffled_batches
 from fgrlhf.runs.checkpoint import model_to_install
@@ -96,9 +95,7 @@ class SFTTrainer(SupervisedTrainer):
         accelerator: Accelerator,
     ):
         metric = config.evaluation.metric
-        super().__init__(
-            config, policy.model, rows, dev_rows, accelerator, metric, metric != "loss"
-        )
+        super().__init__(config, policy.model, rows, dev_rows, accelerator)
         self.policy = policy
         self.dev = dev
         self.metrics = metrics
@@ -112,18 +109,6 @@ class SFTTrainer(SupervisedTrainer):
         self._tokens_real = 0
         self._tokens_packed = 0
         self._tokens_unpacked = 0
-
-    @property
-    def warmup_steps(self) -> int:
-        return self.config.train.warmup_steps
-
-    @property
-    def lr_schedule(self) -> str:
-        return self.config.train.lr_schedule
-
-    @property
-    def adam_beta1(self) -> float:
-        return self.config.train.adam_beta1
 
     def epoch_batches(self, epoch: int) -> list[list[int]]:
         train = self.config.train
@@ -213,8 +198,9 @@ class SFTTrainer(SupervisedTrainer):
         }
 
     def _answers(self, prompts: Sequence[Prompt]) -> list[str]:
-        """Greedy responses to the prompts of one process. A bar or a line shows the progress."""
-        sampling = Sampling(self.config.model.max_generated_len, do_sample=False)
+        """Responses to the prompts of one process. A bar or a line shows the progress."""
+        model = self.config.model
+        sampling = model.eval_sampling
         if not sys.stderr.isatty():  # on a terminal there is a progress bar
             say(
                 f"{self.config.logging.run_name}: step {self.step}, answering"
@@ -226,6 +212,7 @@ class SFTTrainer(SupervisedTrainer):
                 self.policy,
                 prompts,
                 sampling,
+                seed=self.config.train.seed,
                 batch_size=self.config.evaluation.batch_size,
                 bar=bar,
             )
@@ -272,14 +259,7 @@ def _load_start(config: SFTConfig, empty: bool = False) -> Policy:
       UserError: it cannot be loaded, or `train.packing` does not suit it.
     """
     with seeded(config.train.seed, "init"):  # of new adapters
-        policy = load_policy(
-            config.model.ckpt,
-            max_input_len=config.model.max_input_len,
-            lora=config.model.lora,
-            top_layers=config.model.train_top_layers,
-            decoder_prefix=config.model.decoder_prefix,
-            empty=empty,
-        )
+        policy = trained_policy(config.model, empty)
     if config.train.packing:
         check_packing(policy)
     return policy
@@ -306,7 +286,7 @@ def _train(config: SFTConfig, task: Task) -> Path:
     if folder is not None:
         return folder
     folder = Path(config.logging.save_dir)
-    accelerator = stage_accelerator(config.train)
+    accelerator = stage_accelerator(config.model.dtype)
     micro_batch_size(config.train, accelerator.num_processes)  # before a model is loaded
     use_kernels(config.model.kernels, folder)
     # the first process sends the others their parts of a sharded model
@@ -398,7 +378,7 @@ def _read_examples(config: SFTConfig) -> tuple[list[Demonstration], list[Demonst
         examples = [turn for example in examples for turn in every_turn(example)]
     dev = []
     if data.dev_file is not None:
-        dev = DEMONSTRATIONS.read(data.dev_file, data.columns, data.dev_examples)
+        dev = DEMONSTRATIONS.read(data.dev_file, data.columns, config.evaluation.examples)
     return examples, dev
 
 

@@ -13,8 +13,8 @@ from accelerate import Accelerator
 from rl_helpers import config, trainer
 
 from fgrlhf.base.processes import end_process_of_group
+from fgrlhf.configs.sections import LoRAConfig
 from fgrlhf.kernels import choice as kernels
-from fgrlhf.runs.rl_config import LoRAConfig
 
 STEPS = 4
 STOP = {
@@ -66,7 +66,7 @@ def run(name: str, folder: Path, world: int, until: int | None = None):
         "train__total_episodes": 16 * STEPS,
         "train__sampling_batch_size_per_card": 4 // world,
         "train__micro_batch_size": 4,
-        "train__save_interval": 3,
+        "train__save_every_steps": 3,
         # Adam would turn the rounding error of a tiny gradient into a full step
         "train__adam_eps": 1e-4,
         **changes,

@@ -27,19 +27,17 @@ WORSE = ["dog", "the dog sees a bird .", "one two three", "a bird", "green ! gre
 def config(folder: Path, **changes) -> DPOConfig:
     """Settings of a fast run; changes are given as section__key=value."""
     tree = {
-        "model": {"policy_model": {"ckpt": "tiny"}},
+        "model": {"ckpt": "tiny", "max_generated_len": 12},
         "dpo": {"beta": 0.5},
-        "env": {"max_generated_len": 12},
         "train": {
             "epochs": 5,
             "batch_size": 4,
             "micro_batch_size": 4,
             "lr": 1e-3,
             "warmup_steps": 2,
-            "eval_interval": 1000,
-            "save_interval": 1000,
             "adam_eps": 1e-4,
         },
+        "evaluation": {"every_steps": 1000},
         "data": {"dev_file": "none", "feedback_file": "none"},
         "logging": {"save_dir": str(folder), "n_samples": 4},
     }
@@ -93,7 +91,7 @@ def trainer(
     encoded = encode_comparisons(
         policy,
         pairs() if comparisons is None else comparisons,
-        cfg.env.max_generated_len,
+        cfg.model.max_generated_len,
         cfg.dpo.span_weight,
     )
     return DPOTrainer(cfg, policy, encoded, evaluate, Accelerator(cpu=True))

@@ -48,7 +48,7 @@ CASES: dict[str, tuple[str, str, dict]] = {  # name: (program, start, changed se
         "llama",
         {"model__lora": LORA, "train__packing": True, "train__gradient_checkpointing": True},
     ),
-    "sft-bf16": ("sft", "t5", {"train__bf16": True}),
+    "sft-bf16": ("sft", "t5", {"model__dtype": "bf16"}),
     "sft-interrupted": ("sft", "t5", {}),  # in step 6, and continued from the checkpoint of step 4
     "sft-from-one": ("sft", "t5", {}),  # interrupted in one process, continued in several
     "sft-to-one": ("sft", "t5", {}),  # interrupted in several, to be continued in one
@@ -133,7 +133,7 @@ def config(name: str, data: Path, folder: Path, **changes):
     if program == "sft":
         tree["model"] |= {"max_input_len": 32, "max_generated_len": 8}
     else:
-        tree["model"]["max_length"] = 64
+        tree["model"]["max_input_len"] = 64
     if program == "segment":
         tree["data"] |= {"level": "subsentence", "with_context": False}
         tree["labels"] = {"error": "NF-ERR"}

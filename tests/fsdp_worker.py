@@ -135,7 +135,7 @@ def rl_trainer(name: str, folder: Path, world: int):
         "train__sampling_batch_size_per_card": 4 // world,
         "train__micro_batch_size": 8,
         "train__n_minibatches": 1,
-        "train__eval_interval": HALF,
+        "evaluation__every_steps": HALF,
         # Adam would turn the rounding error of a tiny gradient into a full step
         "train__adam_eps": 1e-2,
         "parallel__strategy": "fsdp2",
@@ -177,7 +177,7 @@ def dpo_trainer(name: str, folder: Path):
         parallel__strategy="fsdp2",
     )
     trained = policy(DPO_CASES[name], lora=name == "dpo-lora")
-    encoded = encode_comparisons(trained, dpo_helpers.fours(), cfg.env.max_generated_len)
+    encoded = encode_comparisons(trained, dpo_helpers.fours(), cfg.model.max_generated_len)
     return DPOTrainer(cfg, trained, encoded, None, Accelerator(cpu=True))
 
 
@@ -230,15 +230,15 @@ def run_command(name: str, data: Path, save_dir: Path, world: int) -> None:
     os.environ |= {"OUTPUT_DIR": str(data), "DATA_DIR": str(data)}
     changes = [
         "parallel.strategy=fsdp2",
-        "env.max_generated_len=6",
-        "env.max_input_len=64",
+        "model.max_generated_len=6",
+        "model.max_input_len=64",
         "train.micro_batch_size=2",
         "train.adam_eps=1e-2",
         f"logging.save_dir={save_dir}",
     ]
     command = name.removesuffix("-lora")
     if command != name:
-        changes += ["model.policy_model.lora={r: 2, alpha: 8}", "train.lr=1e-2"]
+        changes += ["model.lora={r: 2, alpha: 8}", "train.lr=1e-2"]
     if command == "rl":
         changes += [
             "env.train_num_samples_per_input=2",

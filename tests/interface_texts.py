@@ -8,6 +8,7 @@ from pathlib import Path
 
 from interface_html.languages import LOCALES, Language
 from interface_html.render import TEMPLATES
+from interface_html.tasks import FeedbackTask
 
 PACKAGE = Path(__file__).parents[1] / "interface_html"
 STRING = r'"((?:[^"\\]|\\.)*)"'
@@ -149,3 +150,77 @@ def pseudo_language() -> Language:
         for key, value in stored["messages"].items()
     }
     return Language("he", "rtl", translated, {key: pseudo(key) for key in stored["reasons"]})
+
+
+# ---- what a page shows ---------------------------------------------------------------------------
+
+# Visible texts and labels of the interface: without keys, without texts of the item, and without
+# texts of the task, which are marked with their language.
+SHOWN = """() => {
+    const foreign = 'kbd, [lang]:not(html), script, style, .badge, .sid, #text, #item-title,'
+      + ' #reference, .sentence, .output, q, textarea, .said, #who';
+    const texts = [];
+    const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    while (walker.nextNode()) {
+      const node = walker.currentNode, parent = node.parentElement;
+      if (parent.closest(foreign) || !parent.checkVisibility() || !node.data.trim()) continue;
+      texts.push(node.data.trim());
+    }
+    const names = ['aria-label', 'placeholder', 'title', 'aria-valuetext'];
+    for (const node of document.querySelectorAll(names.map((name) => `[${name}]`).join())) {
+      if (!node.checkVisibility() && !node.matches('input')) continue;
+      for (const name of names) {
+        const value = node.getAttribute(name);
+        if (value && value !== node.getAttribute('aria-keyshortcuts')) texts.push(value);
+      }
+    }
+    return texts;
+  }"""
+ISOLATED = re.compile("\u2068([^\u2068\u2069]*)\u2069")
+
+
+def without_values(text: str, known: str) -> str:
+    """The text without isolated values that are texts of the item or the task."""
+    while True:
+        found = ISOLATED.finditer(text)
+        match = next((one for one in found if one[1].lower() in known.lower()), None)
+        if match is None:
+            break
+        text = text[: match.start()] + text[match.end() :]
+    return text.replace("\u2068", "").replace("\u2069", "")
+
+
+def english_in(tab, known: str) -> list[str]:
+    """The shown texts that have Latin words of their own, in a language that has none."""
+    shown = [text for text in tab.evaluate(SHOWN) if text not in known]
+    return [text for text in shown if re.search("[A-Za-z]{2}", without_values(text, known))]
+
+
+# names, typed texts, and the words that the warning about a correction quotes
+NAMES = (
+    "anna",
+    "2:4,5",
+    "9:9",
+    "record.json",
+    "bad file.json",
+    "The sat on the mat. It was red. …",
+)
+
+
+def known_texts(task: FeedbackTask, rows) -> str:
+    """All texts of the task and of the items, and names that pages show."""
+    texts: list[str] = []
+
+    def collect(value) -> None:
+        if isinstance(value, str):
+            texts.append(value)
+        elif isinstance(value, dict):
+            for part in value.values():
+                collect(part)
+        elif isinstance(value, list | tuple):
+            for part in value:
+                collect(part)
+
+    collect(task.schema.model_dump())
+    collect(list(rows))
+    return "\n".join([*texts, *NAMES])

@@ -3,7 +3,8 @@
 import json
 from pathlib import Path
 
-from page_helpers import TEXT, opened
+from page_helpers import QA, TEXT
+from rating_tasks import CLARITY, QUALITY
 from test_schema import changed
 
 from fgrlhf.base.files import write_json
@@ -12,7 +13,7 @@ from interface_html.languages import ENGLISH, Language
 from interface_html.pages import self_contained
 from interface_html.row_format import RowFormat
 from interface_html.rules import annotation_problems
-from interface_html.schema import PageName, load_schema
+from interface_html.schema import ASSIGNMENT, PageName, load_schema
 from interface_html.tasks import FeedbackTask
 
 WRONG = {
@@ -24,6 +25,17 @@ WRONG = {
     "needs": "nothing",
     "help": "it is wrong",
 }
+# other kinds: a liked one, one of the source, and one with evidence in the text before it
+FLUENT = {**WRONG, "name": "Fluent", "label": "Fluent", "letter": "F", "key": "2"}
+FLUENT |= {"color": "#00449E", "positive": True, "help": "it reads well"}
+OMISSION = {**WRONG, "name": "Omission", "label": "Omission", "letter": "O", "key": "3"}
+OMISSION |= {"color": "#00449E", "side": "source", "help": "it is left out"}
+REPEATS = {**WRONG, "name": "Repeats", "label": "Repeats", "letter": "R", "key": "2"}
+REPEATS |= {"color": "#AA6C39", "needs": "earlier text"}
+SEVERITIES = [
+    {"name": "minor", "label": "Minor", "letter": "m", "key": "M"},
+    {"name": "major", "label": "Major", "letter": "j", "key": "Shift+M"},
+]
 ROW = {
     "id": "r",
     "prompt": "Who sat?",
@@ -40,6 +52,22 @@ def task_with(folder: Path, **keys) -> FeedbackTask:
     return FeedbackTask(load_schema(path), RowFormat(), folder)
 
 
+def annotation(*errors, corrected: str = "", no_error: bool | None = None) -> dict:
+    """An annotation. By default, "No error" is ticked if there is none."""
+    return {
+        "errors": list(errors),
+        "missing-info": [],
+        "corrected-prediction": corrected,
+        "no-error": not errors if no_error is None else no_error,
+    }
+
+
+def wrong_fields(task: FeedbackTask, document: dict, row: dict | None = None) -> list[str]:
+    """The fields of an annotation of a row that break a rule; by default of ROW."""
+    item = task.format.item_row(task.schema, row or ROW, "")
+    return [field for field, _ in annotation_problems(task.schema, item, document)]
+
+
 def page_with(
     task: FeedbackTask, rows, page: PageName = "annotation", language: Language = ENGLISH
 ) -> Path:
@@ -51,26 +79,40 @@ def page_with(
     return path
 
 
-def check_rules_in_browser(chromium, task: FeedbackTask, source_row, docs) -> None:
-    """Check that the page and Python find the same wrong fields in annotations of one item.
+def full_task(folder: Path, **keys) -> FeedbackTask:
+    """A task with all that pages can ask for, except marks in several outputs."""
+    kinds = schema_json(QA)
+    liked = {**FLUENT, "letter": "V", "key": "7", "reason": "optional"}
+    omitted = {**OMISSION, "key": "8", "reason": "required"}
+    full = {
+        "errors": [*kinds["errors"], liked, omitted],
+        "missing": kinds["missing"][:1],
+        "severities": SEVERITIES,
+        "comment": "optional",
+        "ratings": [QUALITY, CLARITY],
+        "examples": [{"text": "The longer one.", "applies": False, "why": "Length is no merit."}],
+        "faq": [{"case": "May I stop?", "answer": "Yes."}],
+    }
+    return task_with(folder, **{**full, **keys})
 
-    More than ten of the annotations must be right, so that both outcomes are tried.
 
-    Args:
-      source_row: the item's row, as its file has it.
-      docs: annotations of the item, right ones and wrong ones.
-    """
-    row = task.format.item_row(task.schema, source_row, "")
-    with opened(chromium, where=page_with(task, [source_row])) as tab:
-        found = tab.evaluate(
-            "([row, docs]) => docs.map((doc) =>"
-            " FG.annotationProblems(FG_SCHEMA, row, doc).map(({ field }) => field))",
-            [row, docs],
-        )
-    for document, in_browser in zip(docs, found, strict=True):
-        expected = [field for field, _ in annotation_problems(task.schema, row, document)]
-        assert sorted(in_browser) == sorted(expected), document
-    assert sum(not one for one in found) > 10
+def schema_json(task: FeedbackTask) -> dict:
+    """The schema of a task as its pages have it."""
+    text = (task.folder / "schema.js").read_text(encoding="utf-8")
+    return json.loads(text.partition(ASSIGNMENT)[2].strip().removesuffix(";"))
+
+
+def suggested(kind: str, start: int, end: int, score=0.93, explanation="", source="rel_rm") -> dict:
+    values = {"explanation": explanation, "score": score, "source": source}
+    return {"type": kind, "start": start, "end": end, **values}
+
+
+# of TEXT: "cat sat", "red." and "The cat" of the third sentence
+THREE_SUGGESTED = [
+    suggested("Irrelevant", 4, 11),
+    suggested("Unverifiable", 33, 37, 0.6, "nothing says so", "fact_rm"),
+    suggested("Incoherent", 38, 45, 0.95),
+]
 
 
 def saved(tab, button: str):

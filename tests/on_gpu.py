@@ -19,10 +19,9 @@ from rl_helpers import config, metrics, trainer
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from fgrlhf.algorithms.registry import ALGORITHMS
-from fgrlhf.configs.sections import Sampling
+from fgrlhf.configs.sections import LoRAConfig, Sampling
 from fgrlhf.kernels.layers import fast_layers
 from fgrlhf.models import causal, encoder_decoder, recorded_steps
-from fgrlhf.runs.rl_config import LoRAConfig
 
 IS_REAL = torch.cuda.is_available()
 GPU = torch.device("cuda" if IS_REAL else pretend_gpu.NAME, 0)
@@ -141,9 +140,8 @@ def test_every_architecture_trains_as_on_the_cpu(kind, tmp_path):
 
 
 def test_settings_of_the_loss_work_as_on_the_cpu(tmp_path):
-    changes = {"normalize_aspects": True, "entropy_coef": 0.01, "kl_in": "loss"}
-    named = {f"algorithm__{name}": value for name, value in changes.items()}
-    assert_trains_as_on_the_cpu(tmp_path, "gpt2", **named)
+    named = {"algorithm__entropy_coef": 0.01, "algorithm__kl_in": "loss"}
+    assert_trains_as_on_the_cpu(tmp_path, "gpt2", train__normalize_aspects=True, **named)
 
 
 @pytest.mark.parametrize("kind", ["t5", "llama"])
@@ -164,9 +162,9 @@ def test_layers_in_4_bits_and_the_8_bit_optimiser(kind, tmp_path):
 
 
 def test_an_interrupted_run_continues(tmp_path):
-    expected = trained(GPU, tmp_path / "whole", "t5", train__save_interval=1)
-    trained(GPU, tmp_path / "parts", "t5", steps=1, train__save_interval=1)
-    found = trained(GPU, tmp_path / "parts", "t5", train__save_interval=1)
+    expected = trained(GPU, tmp_path / "whole", "t5", train__save_every_steps=1)
+    trained(GPU, tmp_path / "parts", "t5", steps=1, train__save_every_steps=1)
+    found = trained(GPU, tmp_path / "parts", "t5", train__save_every_steps=1)
     assert found == expected
 
 

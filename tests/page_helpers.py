@@ -30,6 +30,7 @@ ITEM = {
 
 # Widths of the window with a colour scheme each: colours do not depend on the width.
 LOOKS = [(320, "dark"), (1280, "light")]
+PHONE = {"has_touch": True, "is_mobile": True, "viewport": {"width": 390, "height": 800}}
 
 
 def new_context(browser, **options):
@@ -175,6 +176,12 @@ def wait_until(tab, condition: str, arg=None) -> None:
     tab.wait_for_function(condition, arg=arg, polling=50)
 
 
+def evaluate_json(tab, function: str, argument):
+    """As `tab.evaluate`, which takes seconds for thousands of nested values."""
+    with_json = f"argument => JSON.stringify(({function})(JSON.parse(argument)))"
+    return json.loads(tab.evaluate(with_json, json.dumps(argument)))
+
+
 def push(tab, selector: str) -> None:
     """Push a button once it can be pushed, without waiting for a frame: see `wait_until`."""
     can_be_pushed = """selector => {
@@ -215,15 +222,26 @@ def row_with(item: Item, annotation=None, preference=None) -> dict:
     return QA.format.feedback_row(QA.schema, Item(item.id, {**item.row, **given}))
 
 
+def refused(tab, path: Path, rows: list) -> str:
+    """Open a file with these rows, which the page must refuse. Returns its notice."""
+    path.write_text(json.dumps(rows), encoding="utf-8")
+    tab.evaluate("FG.notice('')")
+    tab.set_input_files("#file", path)
+    tab.wait_for_selector("#notice:not([hidden])")
+    return tab.inner_text("#notice")
+
+
 def state(tab, page="annotation") -> dict:
-    """The stored state of the first item that has a state, without its times."""
-    text = tab.evaluate(
-        "page => Object.entries(localStorage).find(([key]) =>"
-        " key.startsWith(`fgrlhf/${FG_SCHEMA.task}/of/`) && key.includes(`/${page}/`))[1]",
+    """The state that was stored last for an item, without its times."""
+    texts = tab.evaluate(
+        "page => Object.entries(localStorage).filter(([key]) =>"
+        " key.startsWith(`fgrlhf/${FG_SCHEMA.task}/of/`) && key.includes(`/${page}/`))"
+        ".map(([, text]) => text)",
         page,
     )
+    stored = max(map(json.loads, texts), key=lambda stored: stored.get("saved", 0))
     times = ("seconds", "wall", "saved")
-    return {key: value for key, value in json.loads(text).items() if key not in times}
+    return {key: value for key, value in stored.items() if key not in times}
 
 
 def downloaded(tab) -> bytes:
@@ -277,6 +295,19 @@ def violations(tab, impacts: tuple[str, ...] | None = None) -> list[tuple[str, s
     ]
 
 
+def in_view(tab, selector: str) -> bool:
+    """Whether the middle of an element is what a click there would hit."""
+    return tab.evaluate(
+        """selector => {
+        const node = document.querySelector(selector), box = node.getBoundingClientRect();
+        const x = (box.left + box.right) / 2, y = (box.top + box.bottom) / 2;
+        const hit = document.elementFromPoint(x, y);
+        return Boolean(hit && (node.contains(hit) || hit.contains(node)));
+    }""",
+        selector,
+    )
+
+
 def word(tab, number: int):
     return tab.locator(f"#text .w[data-i='{number}']")
 
@@ -288,8 +319,13 @@ def badge(unit) -> str | None:
 
 
 def drag(tab, first: int, last: int) -> None:
-    """Select words with the mouse, from inside the first to inside the last."""
-    a, b = word(tab, first).bounding_box(), word(tab, last).bounding_box()
+    """Select words of the response with the mouse."""
+    drag_between(tab, word(tab, first), word(tab, last))
+
+
+def drag_between(tab, first, last) -> None:
+    """Drag from inside the word `first` to inside the word `last`."""
+    a, b = first.bounding_box(), last.bounding_box()
     tab.mouse.move(a["x"] + a["width"] * 0.3, a["y"] + a["height"] / 2)
     tab.mouse.down()
     tab.mouse.move(b["x"] + b["width"] * 0.8, b["y"] + b["height"] / 2, steps=4)

@@ -7,11 +7,12 @@ import tiny
 import torch
 from accelerate import Accelerator
 
+from fgrlhf.configs.sections import LoRAConfig
 from fgrlhf.configs.strict import validate
 from fgrlhf.models.lora import AdapterFree
 from fgrlhf.ppo import PPOTrainer
 from fgrlhf.reward import CombinedReward
-from fgrlhf.runs.rl_config import LoRAConfig, RLConfig
+from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.text_types import Prompt, SegmentScore
 from fgrlhf.trainer import make_trainer
 from fgrlhf.types import Rollout
@@ -40,9 +41,13 @@ class CountWord:
 def config(folder: Path, **changes) -> RLConfig:
     """Settings of a fast run; changes are given as section__key=value."""
     tree = {
-        "model": {"policy_model": {"ckpt": "tiny"}, "value_model": {"policy_value_sharing": True}},
+        "model": {
+            "ckpt": "tiny",
+            "max_generated_len": 8,
+            "value_model": {"policy_value_sharing": True},
+        },
         "reward": {"cat": {"kind": "count"}},
-        "env": {"max_generated_len": 8, "train_num_samples_per_input": 2},
+        "env": {"train_num_samples_per_input": 2},
         "algorithm": {"kl_coef": 0.1},
         "train": {
             "total_episodes": 64,
@@ -53,9 +58,8 @@ def config(folder: Path, **changes) -> RLConfig:
             "lr": 1e-3,
             "warmup_steps": 0,
             "kl_threshold": 1e6,
-            "eval_interval": 1000,
-            "save_interval": 1000,
         },
+        "evaluation": {"every_steps": 1000},
         "logging": {"save_dir": str(folder), "n_samples": 2},
     }
     for path, value in changes.items():

@@ -21,7 +21,7 @@ def run(folder: Path, strategy: str, until: int | None = None, **changes) -> Non
     cfg = config(
         folder,
         train__total_episodes=32,
-        train__save_interval=1,
+        train__save_every_steps=1,
         train__sampling_batch_size_per_card=4 // world,
         # Adam would turn the rounding error of a tiny gradient into a full step
         train__adam_eps=1e-2,

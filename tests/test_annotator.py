@@ -154,7 +154,7 @@ def test_collect_refuses_what_it_cannot_judge(tmp_path):
     write_jsonl(tmp_path / "samples.jsonl", [lines[0], {**lines[1], "predictions": ["a"]}])
     with pytest.raises(
         UserError,
-        match="line 2, predictions: has 1 entries, must have 4: sample them with num_samples=4",
+        match="line 2, `predictions`: has 1 entries, must have 4: sample them with num_samples=4",
     ):
         collect(settings)
     write_jsonl(tmp_path / "samples.jsonl", [{**lines[0], "question": "Who led the British?"}])

@@ -27,7 +27,7 @@ from fgrlhf.kernels.longformer import (
 from fgrlhf.models.lora import adapters_off, add_adapters
 from fgrlhf.reward_models.loading import load_reward_model
 from fgrlhf.reward_models.spec import RewardModelSpec
-from reward_modeling.config import ModelSection
+from reward_modeling.config import RMModelConfig
 from reward_modeling.network import load_network
 
 VOCABULARY = 50
@@ -292,7 +292,7 @@ def test_reward_models_use_it_in_training_and_in_scoring(tmp_path: Path, kind):
         spec = RewardModelSpec("sequence", "encoder", "sequence", True, 64, mean=0.0, std=1.0)
     spec.save(tmp_path)
     assert is_banded(load_reward_model(tmp_path, rm.prefix_fn).model)
-    section = ModelSection(ckpt=str(tmp_path), max_length=64)
+    section = RMModelConfig(ckpt=str(tmp_path), max_input_len=64)
     assert is_banded(
         load_network(section, spec.kind, dict(enumerate("abc")) if kind == "token" else None)[0]
     )

@@ -71,28 +71,37 @@ def test_a_missing_evaluation_is_a_user_error(tmp_path):
         choose(Settings(output_dir=str(tmp_path), source="sft"))
 
 
+WITH_TEXTS = '{{"id": "{}", "prompt": "p", "response": "r", {}}}\n'
+
+
 @pytest.mark.parametrize(
     "lines, problem",
     [
         ("", "has no rows"),
         ("\n\n", "has no rows"),
         ('{"id": "a", "reward": 1}\n{"id": "b", "rew', "line 2: not valid JSON"),
-        ('{"id": "a"}\n\n[1]', "line 3: not an object, but .1."),
-        ('{"reward": 1}', "line 1: `id` is missing"),
-        ('{"id": {}}', "line 1: `id` is {}, not text"),
-        ('{"id": "a", "response": 3}', "line 1: `response` is 3, not text"),
+        ('{"id": "a"}\n\n[1]', "line 3: must be an object, it is a list"),
+        ('{"reward": 1}', "line 1, `id`: missing"),
+        ('{"id": {}}', "line 1, `id`: must be a text, it is an object"),
+        ('{"id": "a", "response": 3}', "line 1, `response`: must be a text, it is a number"),
         (
-            '{"id": "a", "reward": 1}\n{"id": "b", "reward": "x"}',
-            "line 2: `reward` is not a number",
+            WITH_TEXTS.format("a", '"reward": 1') + WITH_TEXTS.format("b", '"reward": "x"'),
+            "line 2, `reward`: is not a number",
         ),
-        ('{"id": "a", "sample": 0}\n{"id": "a", "sample": 0}', "line 2: the same id and sample as"),
-        ('{"id": "a", "bleu/bleu_counts": {}}', "line 1: `bleu/bleu_counts` is not a list"),
+        (
+            WITH_TEXTS.format("a", '"sample": 0') * 2,
+            "line 2, `id`: the same id and sample as",
+        ),
+        (
+            WITH_TEXTS.format("a", '"bleu/bleu_counts": 1'),
+            "line 1, `bleu/bleu_counts`: must be a list",
+        ),
     ],
 )
 def test_damaged_rows_are_a_user_error(tmp_path, lines, problem):
     folder = tmp_path / "eval" / "s-test"
     write_text(folder / "rows.jsonl", lines)
-    message = f"{re.escape(str(folder / 'rows.jsonl'))}.*{problem}"
+    message = f"(?s){re.escape(str(folder / 'rows.jsonl'))}.*{problem}"
     with pytest.raises(UserError, match=message):
         choose(Settings(output_dir=str(tmp_path), source="s"))
     with pytest.raises(UserError, match=message):

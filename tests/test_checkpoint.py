@@ -10,12 +10,12 @@ from safetensors.torch import load_file
 from slow import with_slow
 
 from fgrlhf.base.errors import UserError
+from fgrlhf.configs.sections import LoRAConfig
 from fgrlhf.configs.strict import load_config, validate
 from fgrlhf.load import load_task
 from fgrlhf.reward import CombinedReward
 from fgrlhf.runs import checkpoint
 from fgrlhf.runs.dpo_config import DPOConfig
-from fgrlhf.runs.rl_config import LoRAConfig
 from fgrlhf.runs.stage import hold
 from fgrlhf.task_config import rl_config
 
@@ -32,10 +32,9 @@ def make(folder, case="t5, shared critic", reward=None, **changes):
     kind, own_value, dropout = CASES[case]
     settings = {
         "train__dropout": dropout > 0,
-        "train__eval_interval": 2,
+        "evaluation__every_steps": 2,
         "train__warmup_steps": 2,
-        "algorithm__kl_target": 0.2,
-        "algorithm__kl_horizon": 50,
+        "algorithm__adaptive_kl": {"target": 0.2, "horizon": 50},
         "train__kl_threshold": 1e-5,
         "train__kl_patience": 100,
     }
@@ -87,7 +86,7 @@ def finished_steps(tmp_path_factory):
     folders = {}
     for steps in (2, 4):
         folders[steps] = tmp_path_factory.mktemp(f"run{steps}")
-        make(folders[steps], train__save_interval=2).train(until=steps)
+        make(folders[steps], train__save_every_steps=2).train(until=steps)
     return folders
 
 
@@ -131,14 +130,14 @@ class FailsOnce:
 
 def test_an_interruption_between_checkpoints(tmp_path):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    straight = make(whole, train__save_interval=3)
+    straight = make(whole, train__save_every_steps=3)
     straight.train()
     with pytest.raises(KeyboardInterrupt):
         make(
-            cut, reward=CombinedReward({"cat": FailsOnce(at=6)}), train__save_interval=3
+            cut, reward=CombinedReward({"cat": FailsOnce(at=6)}), train__save_every_steps=3
         ).train()  # in step 5, after steps 3 and 4
     assert [row["step"] for row in metrics(cut) if "kl" in row] == [0, 1, 2, 3, 4]
-    resumed = make(cut, train__save_interval=3)
+    resumed = make(cut, train__save_every_steps=3)
     resumed.train()
     assert_same_run(resumed, cut, straight, whole)
     # the last two are kept
@@ -159,13 +158,13 @@ def damage(folder, how: str) -> None:
 @pytest.mark.parametrize("how", ["weights", "missing", "{", "[]", '{"sha256": 3}', "{}"])
 def test_a_damaged_checkpoint_is_passed_over(how, four_steps):
     damage(four_steps / "checkpoints" / "step-4", how)
-    run = make(four_steps, train__save_interval=2)
+    run = make(four_steps, train__save_every_steps=2)
     with pytest.warns(UserWarning, match="step-4 is damaged"):
         assert checkpoint.load_latest(run)
     assert run.step == 2
     damage(four_steps / "checkpoints" / "step-2", how)
     with pytest.warns(UserWarning), pytest.raises(UserError, match="every checkpoint.*damaged"):
-        make(four_steps, train__save_interval=2).train()
+        make(four_steps, train__save_every_steps=2).train()
     assert len(metrics(four_steps)) == 6  # nothing of the old run is gone: 4 steps, 2 evaluations
 
 
@@ -178,7 +177,7 @@ def test_a_file_in_the_place_of_the_checkpoints_is_named(two_steps):
 
 def test_a_damaged_later_checkpoint_does_not_count_as_one_of_the_last(four_steps):
     damage(four_steps / "checkpoints" / "step-4", "weights")
-    run = make(four_steps, train__save_interval=1)
+    run = make(four_steps, train__save_every_steps=1)
     with pytest.warns(UserWarning, match="step-4 is damaged"):
         run.train(until=3)
     kept = sorted(folder.name for folder in (four_steps / "checkpoints").iterdir())
@@ -194,7 +193,11 @@ def test_other_settings_are_refused_key_by_key(two_steps):
     assert "algorithm.lam: 0.95 then, 0.5 now" in message
     assert "reward.dog" in message and "train.seed" not in message and "save_dir" in message
     # logging and saving do not change the results
-    changes = {"logging__log_interval": 2, "logging__run_name": "again", "train__save_interval": 1}
+    changes = {
+        "logging__log_interval": 2,
+        "logging__run_name": "again",
+        "train__save_every_steps": 1,
+    }
     run = make(two_steps, **changes)
     assert checkpoint.load_latest(run) and run.step == 2
 
@@ -207,7 +210,7 @@ def test_other_inputs_are_refused(tmp_path):
     policy.mkdir()
     (policy / "model.safetensors").write_text("1")
     prompts.write_text("[1]")
-    inputs = {"model__policy_model__ckpt": str(policy), "data__train_file": str(prompts)}
+    inputs = {"model__ckpt": str(policy), "data__train_file": str(prompts)}
     make(run, **inputs).train(until=2)
     assert checkpoint.load_latest(make(run, **inputs))
     for path, file in ((policy, policy / "model.safetensors"), (prompts, prompts)):
@@ -244,10 +247,10 @@ def test_a_kill_in_the_middle_of_saving_leaves_the_old_one(error, two_steps, mon
 
     monkeypatch.setattr(checkpoint, "save_file", killed)
     with pytest.raises(error):
-        make(two_steps, train__save_interval=2).train(until=4)
+        make(two_steps, train__save_every_steps=2).train(until=4)
     assert [path.name for path in (two_steps / "checkpoints").iterdir()] == ["step-2"]
     monkeypatch.undo()
-    resumed = make(two_steps, train__save_interval=2)
+    resumed = make(two_steps, train__save_every_steps=2)
     assert checkpoint.load_latest(resumed) and resumed.step == 2
 
 
@@ -333,11 +336,11 @@ def test_a_best_policy_that_is_gone_is_said_and_found_anew(how, four_steps, caps
         (best / "config.json").unlink()
     else:
         (best / "best.json").write_text("{")
-    run = make(four_steps, train__save_interval=2)
+    run = make(four_steps, train__save_every_steps=2)
     run.train(until=6)
     assert f"{best}, the best policy so far" in capsys.readouterr().out
     assert run.best is not None and run.best["step"] >= 4 and (best / "config.json").exists()
-    again = make(four_steps, train__save_interval=2)
+    again = make(four_steps, train__save_every_steps=2)
     assert checkpoint.load_latest(again) and again.best == run.best
 
 
@@ -349,7 +352,11 @@ def scored(folder, scores: dict[int, float], **changes):
         seen[run.step] = {name: t.clone() for name, t in policy.model.state_dict().items()}
         return {"reward": scores[run.step]}
 
-    settings = {"train__eval_interval": 2, "train__save_interval": 3, "train__kl_threshold": 1e9}
+    settings = {
+        "evaluation__every_steps": 2,
+        "train__save_every_steps": 3,
+        "train__kl_threshold": 1e9,
+    }
     run = trainer(config(folder, **settings), "gpt2", evaluate=evaluate, **changes)
     return run, seen
 
@@ -454,7 +461,7 @@ SERVER = {
     "batch_size": 8,
 }
 JUDGE = {"kind": "judge", "url": "https://a.org/v1", "model": "m", "criterion": "how polite"}
-INCREMENT = {"kind": "increment", "better": "high", "scorer": JUDGE}
+SCORE = {"kind": "score", "scorer": JUDGE}
 CLASSIFIER = {"kind": "sequence_scorer", "ckpt": "a"}
 
 
@@ -487,12 +494,10 @@ def with_settings(tmp_path_factory):
         (SERVER, "cache", "answers.jsonl", True),
         (SERVER, "batch_size", 4, True),
         (SERVER, "model_sha256", "1" * 64, False),
-        (JUDGE, "token_env", "TOKEN", True),
-        (JUDGE, "parallel", 1, True),
-        (JUDGE, "criterion", "how short", False),
-        (JUDGE, "url", "https://b.org/v1", False),
-        (INCREMENT, "scorer.parallel", 1, True),
-        (INCREMENT, "scorer.criterion", "how short", False),
+        (SCORE, "scorer.token_env", "TOKEN", True),
+        (SCORE, "scorer.parallel", 1, True),
+        (SCORE, "scorer.criterion", "how short", False),
+        (SCORE, "scorer.url", "https://b.org/v1", False),
         (CLASSIFIER, "device", "cuda:1", True),
         (CLASSIFIER, "scale", 2.0, False),
     ],
@@ -542,7 +547,7 @@ def test_a_folder_appears_when_it_is_on_disk(tmp_path, monkeypatch):
 
 def test_secrets_are_not_in_a_checkpoint_and_it_is_read_all_the_same(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_abcdefgh")
-    changes = {"model__policy_model__ckpt": "https://hf_abcdefgh@host"}
+    changes = {"model__ckpt": "https://hf_abcdefgh@host"}
     make(tmp_path, **changes).train(until=2)
     assert not [
         path
@@ -556,7 +561,7 @@ def test_a_second_run_in_the_folder_is_refused_before_it_touches_anything(two_st
     with hold(two_steps):
         before = {path: path.stat().st_mtime_ns for path in two_steps.rglob("*")}
         with pytest.raises(UserError, match="another process works in"):
-            make(two_steps, train__save_interval=2).train()
+            make(two_steps, train__save_every_steps=2).train()
         assert {path: path.stat().st_mtime_ns for path in two_steps.rglob("*")} == before
-    make(two_steps, train__save_interval=2).train(until=3)
+    make(two_steps, train__save_every_steps=2).train(until=3)
     assert not (two_steps / ".lock").exists()

@@ -139,7 +139,7 @@ def configs(tmp_path, monkeypatch):
     names = ("dense", "scalar")
     for name in names:
         config = read_config(f"{T}/mini_fine_grained_config.yml")
-        config["model"]["policy_model"]["ckpt"] = "${BASE}"
+        config["model"]["ckpt"] = "${BASE}"
         config["logging"]["run_name"] = name
         (tmp_path / f"{name}_config.yml").write_text(dump_yaml(config))
     return [str(tmp_path / f"{name}_config.yml") for name in names]
@@ -191,9 +191,9 @@ def test_overrides_that_the_evaluation_does_not_use_are_named(configs, tmp_path,
     pipeline_compare.main([*arguments, *training_only])
     assert "note:" not in capsys.readouterr().out
     pipeline_compare.main(
-        [*arguments, *training_only, "env.max_input_len=9", "reward.relevance_model.weight=2"]
+        [*arguments, *training_only, "model.max_input_len=9", "reward.relevance_model.weight=2"]
     )
-    unused = "env.max_input_len=9 reward.relevance_model.weight=2"
+    unused = "model.max_input_len=9 reward.relevance_model.weight=2"
     text = f"uses {configs[0]} without the overrides {unused}. If"
     assert text in capsys.readouterr().out
 
@@ -448,7 +448,7 @@ def test_the_page_tells_common_settings_from_those_of_a_run(result):
         (("{a: {ckpt: one}}", "{a: {ckpt: two}}"), "a/score", False),
         (("{b: {}, a: {ckpt: one}}", "{a: {ckpt: one}}"), "a/score", True),
         (("{}", "{}\ndata: {dev_file: other.json}"), "oracle/gold", False),
-        (("{}", "{}\ntrain: {eval_examples: 8}"), "oracle/gold", False),
+        (("{}", "{}\nevaluation: {examples: 8}"), "oracle/gold", False),
         (("{}", "{}\nevaluation_metrics: [{name: bleu, key: null}]"), "oracle/gold", True),
         (("{}", "{}\nevaluation_metrics: [{name: score, key: judge}]"), "judge/max", False),
     ],

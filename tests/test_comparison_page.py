@@ -2,8 +2,7 @@
 
 import json
 
-import pytest
-from page_helpers import ITEM, QA, downloaded, opened, press, reload, state
+from page_helpers import ITEM, PHONE, QA, downloaded, opened, press, reload, state
 
 PAIRS = QA.schema.pairs
 QUALITY = [2, 0, 3, 2]  # of predictions 1..4; 1 and 4 are equally good
@@ -38,15 +37,45 @@ def test_pairs_by_keyboard_with_reloads(chromium, tmp_path):
         assert json.loads(downloaded(tab))[0]["preference"] == EXPECTED
 
 
-@pytest.mark.parametrize("mode", ["pairs", "ranks"])
-def test_a_held_key_decides_once(chromium, tmp_path, mode):
-    with opened(chromium, "comparison", tmp_path=tmp_path) as tab:
-        if mode == "ranks":
-            press(tab, "m")
-        for _ in range(len(PAIRS)):
-            tab.keyboard.down("1")  # the second one and later are repeats
-        tab.keyboard.up("1")
-        assert tab.locator("#choices input:checked").count() == 1
+def test_keys(chromium, tmp_path):
+    """Each part is about the next item."""
+    items = [{**ITEM, "id": str(i), "question": f"Q{i}"} for i in range(5)]
+    with opened(chromium, "comparison", items=items, tmp_path=tmp_path) as tab:
+        checked = tab.locator("#choices input:checked")
+        press(tab, "1", "Control+Enter")
+        assert "A or C is not decided" in tab.inner_text("#message")
+        assert tab.locator("#problems li").count() == 5
+        # A > B > C > A
+        press(tab, "Escape", *["ArrowUp"] * 6, "1", "2", "1", "1", "0", "1", "Control+Enter")
+        assert "go in a circle: " in tab.inner_text("#message")
+        press(tab, "Escape", *["ArrowUp"] * 6, "0", "1", "1", "0", "1", "1")  # A = B = C, yet A > C
+        assert "Is this what you mean?" in tab.inner_text("#warnings")
+        press(tab, "Control+Enter")
+        assert "Item 1 is submitted" in tab.inner_text("#message")
+        # undo goes back to nothing chosen
+        press(tab, *"101201")
+        reload(tab, ".pair")
+        press(tab, *["Control+z"] * 6)
+        assert checked.count() == 0
+        press(tab, *["Control+Shift+Z"] * 6)
+        assert checked.count() == 6
+        press(tab, "]")
+        for keys in ([], ["Control+z", "m"]):  # a held key decides once, also a rank
+            press(tab, *keys)
+            for _ in range(len(PAIRS)):
+                tab.keyboard.down("1")  # the second one and later are repeats
+            tab.keyboard.up("1")
+            assert checked.count() == 1
+        press(tab, "]")
+        tab.check("input[value=ranks]")
+        press(tab, "Escape")
+        for quality in shown_quality(tab):
+            press(tab, str(4 - quality))
+        press(tab, "Control+Enter")
+        assert tab.is_checked("input[value=ranks]")  # also for the next item, and after a reload
+        reload(tab, "#choices .pair")
+        assert tab.is_checked("input[value=ranks]")
+        assert json.loads(downloaded(tab))[-1]["preference"] == EXPECTED
 
 
 def test_every_order_is_mapped_back(chromium, tmp_path):
@@ -75,39 +104,6 @@ def test_pairs_by_mouse_then_as_ranks(chromium, tmp_path):
         assert json.loads(downloaded(tab))[0]["preference"] == EXPECTED
 
 
-def test_ranks_by_keyboard(chromium, tmp_path):
-    with opened(chromium, "comparison", tmp_path=tmp_path) as tab:
-        press(tab, "m")
-        for quality in shown_quality(tab):
-            press(tab, str(4 - quality))
-        press(tab, "Control+Enter")
-        assert json.loads(downloaded(tab))[0]["preference"] == EXPECTED
-
-
-def test_refusals_and_warnings(chromium, tmp_path):
-    with opened(chromium, "comparison", tmp_path=tmp_path) as tab:
-        press(tab, "1", "Control+Enter")
-        assert "A or C is not decided" in tab.inner_text("#message")
-        assert tab.locator("#problems li").count() == 5
-        # A > B > C > A
-        press(tab, "Escape", *["ArrowUp"] * 6, "1", "2", "1", "1", "0", "1", "Control+Enter")
-        assert "go in a circle: " in tab.inner_text("#message")
-        press(tab, "Escape", *["ArrowUp"] * 6, "0", "1", "1", "0", "1", "1")  # A = B = C, yet A > C
-        assert "Is this what you mean?" in tab.inner_text("#warnings")
-        press(tab, "Control+Enter")
-        assert "Submitted" in tab.inner_text("#message")
-
-
-def test_undo_goes_back_to_nothing_chosen(chromium, tmp_path):
-    with opened(chromium, "comparison", tmp_path=tmp_path) as tab:
-        press(tab, *"101201")
-        reload(tab, ".pair")
-        press(tab, *["Control+z"] * 6)
-        assert tab.locator("#choices input:checked").count() == 0
-        press(tab, *["Control+Shift+Z"] * 6)
-        assert tab.locator("#choices input:checked").count() == 6
-
-
 def test_real_rows_come_back_byte_for_byte(chromium, qa_feedback):
     path = qa_feedback / "dev_feedback.json"
     with opened(chromium, "comparison", items=None) as tab:
@@ -116,14 +112,11 @@ def test_real_rows_come_back_byte_for_byte(chromium, qa_feedback):
         assert downloaded(tab) == path.read_bytes()
 
 
-@pytest.mark.parametrize(
-    "first, other", [("annotation", "comparison"), ("comparison", "annotation")]
-)
-def test_both_pages_make_one_row(chromium, tmp_path, first, other):
-    with opened(chromium, first, tmp_path=tmp_path) as tab:
-        for page in (first, other):
-            if page == other:
-                tab.goto(tab.url.replace(first, other))
+def test_both_pages_make_one_row(chromium, tmp_path):
+    with opened(chromium, "annotation", tmp_path=tmp_path) as tab:
+        for page in ("annotation", "comparison"):
+            if page == "comparison":
+                tab.goto(tab.url.replace("annotation", page))
             press(tab, *(["n"] if page == "annotation" else map(str, judge(tab))), "Control+Enter")
         (row,) = json.loads(downloaded(tab))
         assert (
@@ -152,14 +145,7 @@ def test_the_next_item_begins_at_the_top_and_the_end_is_told_there(chromium, tmp
 
 
 def test_by_touch(chromium, tmp_path):
-    with opened(
-        chromium,
-        "comparison",
-        tmp_path=tmp_path,
-        has_touch=True,
-        is_mobile=True,
-        viewport={"width": 390, "height": 800},
-    ) as tab:
+    with opened(chromium, "comparison", tmp_path=tmp_path, **PHONE) as tab:
         for number, value in enumerate(judge(tab)):
             tab.locator(f"[data-card='{number}'] label").nth([1, 0, 2][value]).tap()
         tab.locator("#submit").tap()

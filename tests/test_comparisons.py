@@ -72,7 +72,7 @@ def test_pairs_without_a_difference_are_left_out():
     assert encoded.pairs == [(0, 2)] and len(encoded.answer_ids) == 3
     with pytest.raises(
         UserError,
-        match="1 comparisons, but no pair of different answers .* raise env.max_generated_len=2",
+        match="1 comparisons, but no pair of different answers .* raise model.max_generated_len=2",
     ):
         encode_comparisons(policy, one(Answer("a dog sees"), Answer("a dog likes")), 2)
 

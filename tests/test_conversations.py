@@ -5,9 +5,8 @@ from page_helpers import opened, press, wait_until
 from rating_tasks import QUALITY, rating_task, row, write_page
 
 from fgrlhf.base.files import write_json
+from fgrlhf.base.records import DataError
 from fgrlhf.data.formats import COMPARISONS
-from fgrlhf.data.problems import DataError
-from fgrlhf.models.dialogs import messages_in
 from fgrlhf.text_types import Prompt
 from interface_html.checks import gold_tell, uniform_item
 from interface_html.conversations import shown_turns
@@ -121,30 +120,6 @@ def test_turns_are_shown_with_their_roles(chromium, task, page):
         wait_until(tab, "() => document.querySelector('#turns').scrollTop === 0")
         press(tab, "Escape", "]")
         assert tab.inner_text("#item-title") == "Say 3" and turns.is_hidden()
-
-
-def test_the_browser_finds_the_same_turns(chromium, task):
-    texts = [
-        TEXT,
-        TEXT + " \n",
-        TEXT.strip(),
-        "Before" + TEXT,
-        TEXT.removesuffix("\n\nAssistant:"),
-        "\n\nHuman: a\n\nHuman: b\n\nAssistant:",
-        "\n\nAssistant: a\n\nHuman: b\n\nAssistant:",
-        "\n\nSystem: a\n\nAssistant:",
-        "\n\nHuman: \x85 a\u2003\n\nAssistant:",
-        "\n\nAssistant:",
-        "Human: a",
-        "",
-    ]
-    with opened(chromium, where=write_page(task, [row(0)])) as tab:
-        found = tab.evaluate(
-            "texts => texts.map((text) => FG.messagesIn(text).map((m) => [m.role, m.content]))",
-            texts,
-        )
-    assert found == [[list(message) for message in messages_in(text)] for text in texts]
-    assert [bool(messages) for messages in found].count(True) == 4
 
 
 def test_the_browser_shows_the_same_turns(chromium, task, tmp_path):

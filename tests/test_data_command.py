@@ -73,7 +73,7 @@ def test_check_refuses_prompts_with_repeated_ids(tmp_path, capsys):
     with pytest.raises(UserError) as raised:
         data.main(["check", str(path), "format=prompts"])
     assert str(raised.value).splitlines() == [
-        f"{path} cannot be used as prompts:",
+        f"{path} cannot be used as prompts (rows count from 0):",
         "  row 1, `id`: 'a' is that of row 0 too",
         "  row 3, `id`: '3' is that of row 2 too",
         "An evaluation would take them for one prompt. Give every prompt its own id, or none: a row"

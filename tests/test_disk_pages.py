@@ -138,43 +138,38 @@ def test_a_name_is_needed_and_checked(chromium, tmp_path):
 # ---- two tabs ------------------------------------------------------------------------------------
 
 
+def second_tab(tab):
+    """Another tab of the same page, which shows the file that was opened last."""
+    other = tab.context.new_page()
+    other.goto(tab.url)
+    other.wait_for_selector("#work:not([hidden])")
+    return other
+
+
 def test_two_tabs_show_each_others_work_and_lose_nothing(chromium, tmp_path):
-    with opened(chromium, items=[ITEM], tmp_path=tmp_path) as tab:
-        other = tab.context.new_page()
-        other.goto(tab.url)
-        other.wait_for_selector("#work:not([hidden])")
-        press(other, "Escape", "Home", "1")
-        tab.wait_for_selector("#errors > li")
-        assert "changed in another tab" in tab.inner_text("#notice")
-        press(tab, "Escape", "Home", "ArrowRight", "ArrowRight", "4")
-        reload(tab)
-        assert tab.locator("#errors > li").count() == 2
-
-
-def test_a_second_tab_goes_on_where_it_is(chromium, tmp_path):
-    """What another tab does moves neither its caret nor its place on the page."""
+    """What another tab does moves neither the caret of this one nor its place on the page."""
     with opened(chromium, items=items_of(2), tmp_path=tmp_path) as tab:
-        other = tab.context.new_page()
-        other.goto(tab.url)
-        other.wait_for_selector("#work:not([hidden])")
+        other = second_tab(tab)
         tab.fill("#correction", "Two  words.")
         tab.evaluate("document.querySelector('#correction').setSelectionRange(4, 4)")
         place = tab.evaluate("window.scrollY")
         press(other, "Escape", "Home", "1")
         tab.wait_for_selector("#errors > li")
+        assert "changed in another tab" in tab.inner_text("#notice")
         tab.keyboard.type("more")
         assert tab.input_value("#correction") == "Two more words."
         assert tab.evaluate("window.scrollY") == place
-        press(other, "]")
+        press(tab, "Escape", "Home", "ArrowRight", "ArrowRight", "4")
+        reload(tab)
+        assert marks(tab) == 2
+        press(other, "Escape", "]")
         press(other, "n", "Control+Enter")  # the other item
         wait_until(tab, "() => document.querySelector('#position').textContent.includes('1 done')")
 
 
 def test_two_tabs_of_a_browser_work_for_two_annotators(chromium, tmp_path):
     with opened(chromium, tmp_path=tmp_path) as tab:
-        other = tab.context.new_page()
-        other.goto(tab.url)
-        other.wait_for_selector("#work:not([hidden])")
+        other = second_tab(tab)
         rename(other, "ben")
         press(tab, "Escape", "Home", "1")
         reload(tab)
@@ -186,39 +181,42 @@ def test_two_tabs_of_a_browser_work_for_two_annotators(chromium, tmp_path):
         assert "/of/anna/" in stored and "/of/ben/" not in stored
 
 
-def test_each_tab_keeps_its_file(chromium, tmp_path):
-    first = written(tmp_path / "one.json", items_of(1))
-    second = written(tmp_path / "two.json", items_of(2, gold="Other."))
+def position(tab) -> str:
+    """Such as "1 of 3"."""
+    return " ".join(tab.inner_text("#position").split()[1:4])
+
+
+def test_each_tab_keeps_its_file_and_its_place(chromium, tmp_path):
+    two = written(tmp_path / "two.json", items_of(2, gold="Other."))
     with opened(chromium, items=None) as tab:
-        pick(tab, first)
-        other = tab.context.new_page()
-        other.goto(tab.url)
-        other.wait_for_selector("#work:not([hidden])")  # the file that was opened last
-        assert other.inner_text("#position").startswith("Item 1 of 1")
-        pick(other, second)
+        pick(tab, written(tmp_path / "one.json", items_of(1)))
+        other = second_tab(tab)
+        assert position(other) == "1 of 1"
+        pick(other, two)
         reload(tab)
-        assert tab.inner_text("#position").startswith("Item 1 of 1")
+        assert position(tab) == "1 of 1"
         reload(other)
-        assert other.inner_text("#position").startswith("Item 1 of 2")
-
-
-def test_a_tab_stays_with_the_items_inside_its_page(chromium, tmp_path):
+        assert position(other) == "1 of 2"
     inside = read_items(QA, written(tmp_path / "items.json", items_of(3)))
     page = tmp_path / "page.html"
     page.write_text(self_contained(QA, "annotation", inside), encoding="utf-8")
-    two = written(tmp_path / "two.json", items_of(2, gold="Other."))
     with opened(chromium, where=page) as tab:
-        other = tab.context.new_page()
-        other.goto(tab.url)
-        other.wait_for_selector("#work:not([hidden])")
+        other = second_tab(tab)
         pick(other, two)
         reload(tab)
-        assert tab.inner_text("#position").startswith("Item 1 of 3")
+        assert position(tab) == "1 of 3"
+        press(tab, "]", "]")
+        assert position(tab) == "3 of 3"
         pick(tab, two)
+        assert position(tab) == "1 of 2"
+        press(tab, "]")
+        reload(tab)
+        assert position(tab) == "2 of 2"
         tab.locator("#notice button").click()  # back to the page's items
+        assert position(tab) == "3 of 3"
         pick(other, two)
         reload(tab)
-        assert tab.inner_text("#position").startswith("Item 1 of 3")
+        assert position(tab) == "3 of 3"
 
 
 ASKS_BEFORE_CLOSING = """() => {
@@ -273,7 +271,8 @@ def marks(tab) -> int:
     return tab.locator("#errors > li").count()
 
 
-def test_a_tab_that_missed_a_change_joins_it_with_its_own(chromium, tmp_path):
+def test_a_change_that_a_tab_has_missed(chromium, tmp_path):
+    """It is joined with the tab's own; of the same part one is chosen; none is submitted unseen."""
     with opened(chromium, items=[ITEM], tmp_path=tmp_path) as tab:
         press(tab, "Escape", "Home", "1")
         tab.evaluate(STORE_UNTOLD, {"corrected-prediction": "Theirs."})
@@ -284,35 +283,24 @@ def test_a_tab_that_missed_a_change_joins_it_with_its_own(chromium, tmp_path):
         assert (tab.input_value("#correction"), marks(tab)) == ("Theirs.", 2)
         press(tab, "Escape", "Control+z")  # the own change was the last step
         assert (tab.input_value("#correction"), marks(tab)) == ("Theirs.", 1)
-
-
-def test_a_missed_change_of_the_same_part_is_chosen_or_replaced(chromium, tmp_path):
-    with opened(chromium, items=[ITEM], tmp_path=tmp_path) as tab:
-        press(tab, "Escape", "Home", "1")
-        tab.evaluate(STORE_UNTOLD, {"corrected-prediction": "Theirs."})
+        tab.evaluate(STORE_UNTOLD, {"corrected-prediction": "Theirs again."})
         tab.fill("#correction", "Mine.")
         assert "changed the same part" in tab.inner_text("#notice")
         tab.click("#notice button:last-child")  # keep
         assert tab.is_hidden("#notice")
-        tab.evaluate(STORE_UNTOLD, {"corrected-prediction": "Theirs again."})
+        tab.evaluate(STORE_UNTOLD, {"corrected-prediction": "Theirs once more."})
         tab.fill("#correction", "Mine again.")
         tab.click("#notice button")  # load
-        assert tab.input_value("#correction") == "Theirs again."
+        assert tab.input_value("#correction") == "Theirs once more."
         tab.fill("#correction", "Mine at last.")
         reload(tab, "#errors > li")
         assert tab.input_value("#correction") == "Mine at last."
-
-
-def test_what_another_tab_has_changed_is_not_submitted_unseen(chromium, tmp_path):
-    with opened(chromium, items=[ITEM], tmp_path=tmp_path) as tab:
-        press(tab, "Escape", "Home", "1")
-        tab.fill("#correction", "Mine.")
-        tab.evaluate(STORE_UNTOLD, {"corrected-prediction": "Theirs."})
+        tab.evaluate(STORE_UNTOLD, {"corrected-prediction": "Theirs at last."})
         press(tab, "Escape", "Control+Enter")
         assert "Look at it and try again" in tab.inner_text("#message")
-        assert tab.input_value("#correction") == "Theirs."
+        assert tab.input_value("#correction") == "Theirs at last."
         press(tab, "Escape", "Control+Enter")
-        assert corrections(downloaded(tab)) == ["Theirs."]
+        assert corrections(downloaded(tab)) == ["Theirs at last."]
 
 
 # ---- time ----------------------------------------------------------------------------------------
@@ -356,6 +344,19 @@ def test_reading_with_the_mouse_and_the_wheel_counts(chromium, tmp_path, page):
         assert entry["revision"][page] == 1 and entry["submitted"][page].endswith("Z")
 
 
+def test_what_is_typed_in_one_go_is_one_step_to_undo(chromium, tmp_path):
+    with opened(chromium, items=[ITEM], tmp_path=tmp_path) as tab:
+        tab.evaluate("window.clock = FG.now(); FG.now = () => window.clock")
+        tab.focus("#correction")
+        press(tab, "Control+a")
+        for text in ("One", " two", " three"):
+            tab.keyboard.type(text)
+            tab.evaluate("window.clock += 2")
+        for left in ("One two", "One", ITEM["prediction 1"]):
+            press(tab, "Control+z")
+            assert tab.input_value("#correction") == left
+
+
 # ---- the download --------------------------------------------------------------------------------
 
 
@@ -397,23 +398,6 @@ def test_the_download_names_changes_of_the_files_own_feedback(chromium, tmp_path
 
 
 # ---- files ---------------------------------------------------------------------------------------
-
-
-def test_a_file_has_its_own_position_and_stays_open_on_a_page_with_items(chromium, tmp_path):
-    inside = read_items(QA, written(tmp_path / "items.json", items_of(3)))
-    page = tmp_path / "page.html"
-    page.write_text(self_contained(QA, "annotation", inside), encoding="utf-8")
-    with opened(chromium, where=page) as tab:
-        press(tab, "]", "]")
-        assert tab.inner_text("#position").startswith("Item 3 of 3")
-        pick(tab, written(tmp_path / "two.json", items_of(2, gold="Other.")))
-        assert tab.inner_text("#position").startswith("Item 1 of 2")
-        press(tab, "]")
-        assert tab.inner_text("#position").startswith("Item 2 of 2")
-        reload(tab)
-        assert tab.inner_text("#position").startswith("Item 2 of 2")
-        tab.locator("#notice button").click()
-        assert tab.inner_text("#position").startswith("Item 3 of 3")
 
 
 def test_samples_are_opened_by_the_picker_and_by_dropping(chromium, tmp_path):
@@ -490,40 +474,31 @@ def press_as(tab, key: str, code: str, **modifiers: bool) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "keyboard, previous, following, following_open",
-    [
-        ("US", ("[", "BracketLeft"), ("]", "BracketRight"), ("}", "BracketRight", "shiftKey")),
-        (
-            "German Mac, with Option",
-            ("[", "Digit5", "altKey"),
-            ("]", "Digit6", "altKey"),
-            ("}", "Digit9", "altKey"),
-        ),
-        (
-            "German Windows, with AltGr",
-            ("[", "Digit8", "altKey", "ctrlKey"),
-            ("]", "Digit9", "altKey", "ctrlKey"),
-            ("}", "Digit0", "altKey", "ctrlKey"),
-        ),
-        ("German", ("ü", "BracketLeft"), ("+", "BracketRight"), ("*", "BracketRight", "shiftKey")),
-        (
-            "French",
-            ("Dead", "BracketLeft"),
-            ("$", "BracketRight"),
-            ("£", "BracketRight", "shiftKey"),
-        ),
-        (
-            "Russian",
-            ("х", "BracketLeft"),  # noqa: RUF001
-            ("ъ", "BracketRight"),
-            ("Ъ", "BracketRight", "shiftKey"),
-        ),
+ALT_GR = ("altKey", "ctrlKey")
+# what the keys for the previous, the next and the next open item type, their places and modifiers
+BRACKETS = {
+    "US": [("[", "BracketLeft"), ("]", "BracketRight"), ("}", "BracketRight", "shiftKey")],
+    "German Mac, with Option": [
+        ("[", "Digit5", "altKey"),
+        ("]", "Digit6", "altKey"),
+        ("}", "Digit9", "altKey"),
     ],
-)
-def test_brackets_of_other_keyboards(
-    chromium, tmp_path, keyboard, previous, following, following_open
-):
+    "German Windows, with AltGr": [
+        ("[", "Digit8", *ALT_GR),
+        ("]", "Digit9", *ALT_GR),
+        ("}", "Digit0", *ALT_GR),
+    ],
+    "German": [("ü", "BracketLeft"), ("+", "BracketRight"), ("*", "BracketRight", "shiftKey")],
+    "French": [("Dead", "BracketLeft"), ("$", "BracketRight"), ("£", "BracketRight", "shiftKey")],
+    "Russian": [
+        ("х", "BracketLeft"),  # noqa: RUF001
+        ("ъ", "BracketRight"),
+        ("Ъ", "BracketRight", "shiftKey"),
+    ],
+}
+
+
+def test_brackets_of_other_keyboards(chromium, tmp_path):
     with opened(chromium, items=items_of(4), tmp_path=tmp_path) as tab:
 
         def after(key, code, *modifiers) -> str:
@@ -531,12 +506,14 @@ def test_brackets_of_other_keyboards(
             return tab.inner_text("#item-title")
 
         press(tab, "]", "n", "Control+Enter", "[", "[")
-        assert tab.inner_text("#item-title") == "Q0?"
-        assert after(*following) == "Q1?", keyboard
-        assert after(*previous) == "Q0?"
-        assert after(*following_open) == "Q2?"  # Q1 is done
-        tab.focus("#correction")
-        assert after(*previous) == "Q2?"  # it is text
+        for keyboard, (previous, following, following_open) in BRACKETS.items():
+            assert tab.inner_text("#item-title") == "Q0?"
+            assert after(*following) == "Q1?", keyboard
+            assert after(*previous) == "Q0?", keyboard
+            assert after(*following_open) == "Q2?", keyboard  # Q1 is done
+            tab.focus("#correction")
+            assert after(*previous) == "Q2?", keyboard  # it is text
+            press(tab, "Escape", "[", "[")
 
 
 def test_letters_of_other_scripts_are_keys_too(chromium, tmp_path):
@@ -590,14 +567,6 @@ def test_a_long_history_is_cut_by_its_size(chromium):
 
 
 # ---- the comparison page -------------------------------------------------------------------------
-
-
-def test_ranking_is_remembered(chromium, tmp_path):
-    with opened(chromium, "comparison", items=items_of(2), tmp_path=tmp_path) as tab:
-        press(tab, "m", "1", "2", "3", "4", "Control+Enter")
-        assert tab.is_checked("input[value=ranks]")
-        reload(tab, "#choices .pair")
-        assert tab.is_checked("input[value=ranks]")
 
 
 def test_the_words_that_differ_are_marked(chromium, tmp_path):

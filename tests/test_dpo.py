@@ -109,7 +109,7 @@ def test_the_gradient_is_that_of_brute_force_in_float64(kind, loss, which, tmp_p
             dpo__loss=loss,
             dpo__span_weight=3.0 if which == "spans" else 1.0,
             train__batch_size=5,
-            train__clip_grad=False,
+            train__max_grad_norm=None,
             train__micro_batch_size=2,
         ),
         kind,
@@ -294,7 +294,7 @@ def test_four_answers_once_are_their_pairs_one_by_one(tmp_path):
     grads = []
     for comparisons in (fours(), apart):
         run = trainer(
-            config(tmp_path, train__batch_size=len(comparisons), train__clip_grad=False),
+            config(tmp_path, train__batch_size=len(comparisons), train__max_grad_norm=None),
             "gpt2",
             comparisons,
         )
@@ -344,8 +344,8 @@ def test_a_resumed_run_is_the_uninterrupted_one(kind, lora, tmp_path):
     settings = {
         "train__dropout": True,
         "train__epochs": 5,
-        "train__eval_interval": 2,
-        "train__save_interval": 3,
+        "evaluation__every_steps": 2,
+        "train__save_every_steps": 3,
     }
 
     def start(name):
@@ -409,7 +409,7 @@ def test_micro_batches_do_not_change_the_curve(tmp_path):
 
 def test_the_run_folder(tmp_path):
     run = trainer(
-        config(tmp_path, train__eval_interval=5, dpo__span_weight=2.0),
+        config(tmp_path, evaluation__every_steps=5, dpo__span_weight=2.0),
         comparisons=pairs(marked=True),
         evaluate=evaluate,
     )
@@ -460,7 +460,7 @@ def test_the_run_folder(tmp_path):
 def test_the_reports_of_dpo_runs(tmp_path):
     from fgrlhf.report.page import write_report
 
-    trainer(config(tmp_path / "dpo", train__eval_interval=5), evaluate=evaluate).train()
+    trainer(config(tmp_path / "dpo", evaluation__every_steps=5), evaluate=evaluate).train()
     write_report(tmp_path, tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert (
@@ -491,10 +491,10 @@ def test_the_policy_still_answers(tmp_path):
 def test_only_the_top_layers_are_trained(kind, tmp_path):
     ckpt = tmp_path / "start"
     tiny.policy(kind).save(ckpt)
-    cfg = config(tmp_path / "run", model__policy_model={"ckpt": str(ckpt), "train_top_layers": 1})
+    cfg = config(tmp_path / "run", model__ckpt=str(ckpt), model__train_top_layers=1)
     policy = load_policy(ckpt, top_layers=1)
     before = {name: p.clone() for name, p in policy.model.named_parameters()}
-    encoded = encode_comparisons(policy, pairs(), cfg.env.max_generated_len)
+    encoded = encode_comparisons(policy, pairs(), cfg.model.max_generated_len)
     run = DPOTrainer(cfg, policy, encoded, None, Accelerator(cpu=True))
     run.train()
     rows = metrics(tmp_path / "run")
@@ -523,10 +523,10 @@ def sample_answers(policy) -> dict[str, float]:
 
 def top_layer_trainer(folder, keeps: bool = True) -> DPOTrainer:
     """A trainer of the top layer only; `keeps`: with the states of the frozen layers."""
-    cfg = config(folder, train__epochs=4, train__eval_interval=2, train__micro_batch_size=2)
+    cfg = config(folder, train__epochs=4, evaluation__every_steps=2, train__micro_batch_size=2)
     policy = tiny.policy("llama")
     policy.train_top_layers(1)
-    encoded = encode_comparisons(policy, pairs(), cfg.env.max_generated_len)
+    encoded = encode_comparisons(policy, pairs(), cfg.model.max_generated_len)
     assert train_dpo.keeps_frozen_states(policy, encoded, num_processes=1)
     if not keeps:
         policy.frozen_layers = None
@@ -605,11 +605,11 @@ def test_every_process_has_dropout_masks_of_its_own():
 def test_answers_beyond_the_positions_of_the_model_are_refused(tmp_path, monkeypatch):
     policy = tiny.policy("gpt2")
     policy.model.config.n_positions = 10
-    monkeypatch.setattr(train_dpo, "load_policy", lambda *_, **__: policy)
+    monkeypatch.setattr(train_dpo, "trained_policy", lambda *_, **__: policy)
     monkeypatch.setattr(train_dpo, "load_comparisons", lambda *_: pairs())
     dev = tmp_path / "dev.json"
     write_json(dev, [{"prompt": "the red cat", "references": ["a dog"]}])
-    too_long = config(tmp_path, env__max_generated_len=8, data__dev_file=str(dev))
+    too_long = config(tmp_path, model__max_generated_len=8, data__dev_file=str(dev))
     with pytest.raises(UserError, match="up to 8 need 11 positions, the model has 10"):
         train_dpo.build_trainer(Task("any"), too_long)
     policy.model.config.n_positions = 11  # a training prompt has 7 tokens, its longer answer 5

@@ -7,7 +7,7 @@ import yaml
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, read_jsonl, write_json
 from fgrlhf.cli import evaluate as module
-from fgrlhf.cli.evaluate import Settings, policy_name, sampling_of
+from fgrlhf.cli.evaluate import Settings, policy_name, responses_of
 from fgrlhf.configs.sections import Sampling
 from fgrlhf.configs.strict import validate
 from fgrlhf.configs.yaml_files import read_yaml
@@ -26,11 +26,11 @@ def evaluate(settings):
 
 CONFIG = {
     "model": {
-        "policy_model": {
-            "ckpt": "SFT",
-            "train_generation_kwargs": {"do_sample": True, "temperature": 0.7, "top_k": 20},
-            "eval_generation_kwargs": {"do_sample": False, "num_beams": 2},
-        },
+        "ckpt": "SFT",
+        "max_input_len": 64,
+        "max_generated_len": 6,
+        "train_generation_kwargs": {"do_sample": True, "temperature": 0.7, "top_k": 20},
+        "eval_generation_kwargs": {"do_sample": False, "num_beams": 2},
         "value_model": {"ckpt": "SFT"},
     },
     "reward": {
@@ -43,7 +43,6 @@ CONFIG = {
             "negative_reward": -1,
         },
     },
-    "env": {"max_input_len": 64, "max_generated_len": 6},
     "logging": {"save_dir": "unused"},
 }
 
@@ -53,13 +52,7 @@ def world(tmp_path):
     write_json(tmp_path / "test.json", [mini_world.make_row(0, "test", i) for i in range(5)])
     tiny.t5(seed=1).save(tmp_path / "sft")
     tiny.t5(seed=2).save(tmp_path / "fine_grained" / "best")
-    config = {
-        **CONFIG,
-        "model": {
-            **CONFIG["model"],
-            "policy_model": {**CONFIG["model"]["policy_model"], "ckpt": str(tmp_path / "sft")},
-        },
-    }
+    config = {**CONFIG, "model": {**CONFIG["model"], "ckpt": str(tmp_path / "sft")}}
     (tmp_path / "config.yml").write_text(yaml.safe_dump(config))
     return tmp_path
 
@@ -168,11 +161,11 @@ def test_another_model_by_an_environment_variable_is_evaluated_anew(world, monke
 def test_another_setting_by_an_environment_variable_is_evaluated_anew(world, monkeypatch, capsys):
     path = world / "config.yml"
     config = yaml.safe_load(path.read_text())
-    config["env"]["max_generated_len"] = "${LONGEST}"
+    config["model"]["max_generated_len"] = "${LONGEST}"
     path.write_text(yaml.safe_dump(config))
     monkeypatch.setenv("LONGEST", "6")
     folder = evaluate(settings(world))
-    assert read_yaml(folder / "config.yaml")["resolved"]["env"]["max_generated_len"] == 6
+    assert read_yaml(folder / "config.yaml")["resolved"]["model"]["max_generated_len"] == 6
     capsys.readouterr()
     evaluate(settings(world))
     assert "evaluated before" in capsys.readouterr().out
@@ -231,9 +224,9 @@ def test_a_prompt_without_a_key_of_a_metric_is_refused_before_generation(world, 
 
 def test_how_answers_are_drawn(world):
     config = validate(QAConfig, yaml.safe_load((world / "config.yml").read_text()), "test")
-    assert sampling_of(settings(world, do_sample=True), config) == Sampling(6, True, 0.7, 20)
-    assert sampling_of(settings(world, do_sample=False), config) == Sampling(6, False)
-    assert sampling_of(settings(world), config) == Sampling(6, False, num_beams=2)
+    assert responses_of(settings(world, do_sample=True), config) == Sampling(6, True, 0.7, 20)
+    assert responses_of(settings(world, do_sample=False), config) == Sampling(6, False)
+    assert responses_of(settings(world), config) == Sampling(6, False, num_beams=2)
 
 
 @pytest.mark.parametrize(
@@ -247,7 +240,7 @@ def test_how_answers_are_drawn(world):
 def test_several_responses_that_would_be_the_same_are_refused(world, do_sample, message):
     path = world / "config.yml"
     tree = yaml.safe_load(path.read_text())
-    tree["model"]["policy_model"]["train_generation_kwargs"] = {"do_sample": False}
+    tree["model"]["train_generation_kwargs"] = {"do_sample": False}
     path.write_text(yaml.safe_dump(tree))
     with pytest.raises(UserError, match=f"num_samples is 2, but .*{message}"):
         evaluate(settings(world, num_samples=2, do_sample=do_sample))

@@ -3,7 +3,6 @@
 import os
 from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from pydantic import Field
@@ -12,7 +11,6 @@ from test_docs import Command, Programs
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, write_json, write_text
 from fgrlhf.configs.strict import StrictModel
-from fgrlhf.pipeline import compare, experiments
 from fgrlhf.pipeline.experiments import Experiment
 from fgrlhf.pipeline.stages import Pipeline, Stage
 from fgrlhf.pipeline.study import Plan, Study, markdown
@@ -34,10 +32,6 @@ CASES = {
 }
 
 
-class Planned(BaseException):
-    """The stages are known; raised in place of running them."""
-
-
 @pytest.fixture
 def base(tmp_path) -> Path:
     """A folder with the files that studies start from."""
@@ -55,35 +49,17 @@ def base(tmp_path) -> Path:
 
 
 @pytest.fixture
-def planned(base, tmp_path, monkeypatch):
-    """The stages of a case, and the environment that they get."""
+def planned(base, tmp_path):
+    """The plan of a case."""
 
-    class Recorder:
-        def __init__(self, stages, root, folder, environment, lanes=2, launcher=None):
-            self.planned = SimpleNamespace(
-                stages=list(stages), out=folder, environment=dict(environment)
-            )
-
-        def run(self, reported=()):
-            if len(self.planned.stages) > 2:  # a comparison first evaluates its reference
-                seen.append(self.planned)
-                raise Planned
-
-    seen: list[SimpleNamespace] = []
-    monkeypatch.setattr(experiments, "Pipeline", Recorder)
-    monkeypatch.setattr(compare, "paired_scores", lambda *_: None)
-    monkeypatch.setattr(compare, "evaluation_rows", lambda *_: None)
-
-    def plan(case: str) -> SimpleNamespace:
+    def plan(case: str) -> Plan:
         name, settings = CASES[case]
         study = import_module(f"tasks.experiments.{name}").STUDY
         given = {
             key: value.format(base) if isinstance(value, str) else value
             for key, value in settings.items()
         }
-        with pytest.raises(Planned):
-            study.run(study.settings(output_dir=str(tmp_path / "out"), **given))
-        return seen.pop()
+        return study.plan(study.settings(output_dir=str(tmp_path / "out"), **given))
 
     return plan
 
@@ -115,7 +91,11 @@ def test_stages_name_earlier_stages_and_files_that_exist(case, planned):
 def test_a_stage_reads_only_outputs_of_stages_that_it_needs(case, planned):
     plan = planned(case)
     needed: dict[str, set[str]] = {}
-    writers = {str(plan.out / path): stage.name for stage in plan.stages for path in stage.outputs}
+    writers = {
+        str(plan.experiment.out / path): stage.name
+        for stage in plan.stages
+        for path in stage.outputs
+    }
     for stage in plan.stages:
         needed[stage.name] = {stage.name}.union(*(needed[name] for name in stage.needs))
         for value in arguments_of(stage).values():
@@ -130,7 +110,7 @@ def test_programs_accept_the_arguments_of_their_stages(
     case, planned, base, tmp_path, monkeypatch, capsys
 ):
     plan = planned(case)
-    for name, value in plan.environment.items():
+    for name, value in plan.experiment.environment.items():
         monkeypatch.setenv(name, value)
     seen = set()
     for number, stage in enumerate(plan.stages):
@@ -142,7 +122,7 @@ def test_programs_accept_the_arguments_of_their_stages(
         folder = tmp_path / str(number)
         folder.mkdir()
         name = "bash" if stage.command[0] == "bash" else "python"
-        variables = (f"SCALE={plan.environment['SCALE']}",)
+        variables = (f"SCALE={plan.experiment.environment['SCALE']}",)
         with monkeypatch.context() as patch:
             patch.setenv("PATH", os.environ["PATH"])
             Programs(patch, folder).run(Command((name, *stage.command[1:]), variables))
@@ -169,7 +149,7 @@ def test_without_a_demo_the_message_names_it(case, tmp_path):
     study = import_module(f"tasks.experiments.{case}").STUDY
     settings = study.settings(base_dir=str(tmp_path), output_dir=str(tmp_path / "out"))
     with pytest.raises(UserError, match=r"base has no|has no .*: run `make demo` first"):
-        study.run(settings)
+        study.plan(settings)
 
 
 def test_the_command_lists_its_studies(capsys):

@@ -18,7 +18,7 @@ from fgrlhf.reward_models.loading import load_reward_model
 from fgrlhf.reward_models.networks import LanguageModelScorer
 from fgrlhf.text_types import ASSISTANT, USER, Prompt
 from fgrlhf.value import ActorCritic, Value
-from reward_modeling.config import ModelSection
+from reward_modeling.config import RMModelConfig
 from reward_modeling.network import load_network
 
 
@@ -96,11 +96,11 @@ def test_log_probabilities_cannot_be_added_to_embeddings_of_another_width(tmp_pa
 @pytest.mark.parametrize("family, limit", [("led", 40), ("mpt", 40), ("marian", 130)])
 def test_limits_of_length_under_other_names(family, limit, tmp_path):
     families.save(family, tmp_path)
-    settings = ModelSection(ckpt=str(tmp_path), max_length=limit)
+    settings = RMModelConfig(ckpt=str(tmp_path), max_input_len=limit)
     network, _ = load_network(settings, "sequence")
     assert longest_input(network.trunk) == limit
     with pytest.raises(UserError, match=f"reads at most {limit} tokens"):
-        load_network(settings.model_copy(update={"max_length": limit + 1}), "sequence")
+        load_network(settings.model_copy(update={"max_input_len": limit + 1}), "sequence")
     if family == "mpt":
         policy = load_policy(tmp_path)
         with pytest.raises(UserError, match="need 41 positions, the model has 40"):
@@ -128,7 +128,7 @@ def test_longrope_is_limited_to_its_original_length(monkeypatch):
 
 def test_xlnet_labels_segments_of_any_length_but_scores_no_padded_text(tmp_path):
     families.save("xlnet", tmp_path / "start")
-    settings = ModelSection(ckpt=str(tmp_path / "start"), shape="encoder", max_length=300)
+    settings = RMModelConfig(ckpt=str(tmp_path / "start"), shape="encoder", max_input_len=300)
     network, _ = load_network(settings, "segment", {0: "ERROR", 1: "O"})
     assert longest_input(network) is None
     message = r"padding changes the score that .*\(XLNetForSequenceClassification\).*family$"

@@ -9,13 +9,12 @@ import torch
 from accelerate import Accelerator
 
 from fgrlhf.base.errors import UserError
-from fgrlhf.configs.sections import Sampling
+from fgrlhf.configs.sections import LoRAConfig, Sampling
 from fgrlhf.models import causal, frozen_layers
 from fgrlhf.models.frozen_layers import FrozenLayers
 from fgrlhf.models.lora import AdapterFree, add_adapters
 from fgrlhf.policy import load_policy, load_value
 from fgrlhf.reward import CombinedReward
-from fgrlhf.runs.rl_config import LoRAConfig
 from fgrlhf.trainer import make_trainer
 from fgrlhf.value import ActorCritic
 

@@ -3,11 +3,9 @@
 import json
 
 import pytest
-from hostile import HOSTILE
 from made_tasks import ROW, page_with, task_with
-from page_helpers import QA, drag, opened, press, reload, violations
+from page_helpers import PHONE, QA, drag, in_view, opened, press, reload
 from rating_tasks import QUALITY
-from test_annotation_marking import PHONE, in_view
 
 from fgrlhf.base.errors import UserError
 from interface_html.format import Item
@@ -19,38 +17,34 @@ FAQ = [{"case": "May I stop?", "answer": "Yes."}]
 EXAMPLES = [{"text": "The longer one is better.", "applies": False, "why": "Length is no merit."}]
 
 
-@pytest.fixture
-def task(tmp_path):
-    return task_with(tmp_path, faq=FAQ, examples=EXAMPLES, ratings=[QUALITY])
+OWN = {"comparison": ["Compare wholes."], "rating": ["Rate each alone."]}
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_each_page_shows_the_guideline_examples_and_questions(chromium, task, page):
-    with opened(chromium, where=page_with(task, [ROW], page), bypass_csp=True) as tab:
+def test_the_guideline_is_read_and_the_texts_beside_are_hidden(chromium, tmp_path, page):
+    keys = {"faq": FAQ, "examples": EXAMPLES, "ratings": [QUALITY], "page_guidelines": OWN}
+    task = task_with(tmp_path, **keys)
+    with opened(chromium, page, where=page_with(task, [ROW], page)) as tab:
         if page != "annotation":  # there the outputs come first
             assert not tab.is_visible("#faq")
             tab.click("#guide-more summary")
+            assert tab.locator("#guide-body > p").all_inner_texts() == OWN[page]
         shown = tab.inner_text("#guide-body")
-        own = task.schema.page_guidelines.get(page, task.schema.guideline)
-        assert own[0] in shown
+        assert OWN.get(page, task.schema.guideline)[0] in shown
         assert EXAMPLES[0]["why"] in shown and task.schema.errors[0].examples[0].why in shown
         assert tab.inner_text("#faq dt") == "May I stop?" and tab.inner_text("#faq dd") == "Yes."
-        assert violations(tab) == []
         tab.click("#guide-read")
         assert not tab.is_visible("#guide-body")
+        press(tab, "Shift+P")
+        assert not tab.is_visible("#sources")
+        assert tab.get_attribute("#hide-sources", "aria-expanded") == "false"
         reload(tab)
-        assert not tab.is_visible("#guide-body")
+        assert not tab.is_visible("#guide-body") and not tab.is_visible("#sources")
         assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
-
-
-@pytest.mark.parametrize("page", PAGES[1:])
-def test_a_page_can_have_a_guideline_of_its_own(chromium, tmp_path, page):
-    own = {"comparison": ["Compare wholes."], "rating": ["Rate each alone."]}
-    task = task_with(tmp_path, ratings=[QUALITY], page_guidelines=own)
-    with opened(chromium, where=page_with(task, [ROW], page)) as tab:
-        assert tab.locator("#guide-body > p").all_inner_texts() == own[page]
-    with opened(chromium, where=page_with(task, [ROW], "annotation")) as tab:
-        assert task.schema.guideline[0] in tab.inner_text("#guide-body")
+        tab.click("#hide-sources")
+        assert tab.is_visible("#sources")
+        press(tab, "Shift+P", "Shift+P")
+        assert tab.inner_text("#hide-sources") == "Hide texts"
 
 
 @pytest.mark.parametrize("guidelines", [{"rating": ["x"]}, {"comparison": []}])
@@ -77,19 +71,6 @@ def test_the_answers_are_near_the_top_at_the_first_visit(chromium, name):
         assert tab.is_visible("#guide-read")
         assert tab.locator("#outputs").bounding_box()["y"] < 600
         assert not any(kind.help in tab.inner_text("#compare") for kind in schema.errors)
-
-
-def test_hostile_questions_stay_texts(chromium, tmp_path):
-    faq = [{"case": text, "answer": f"x {text}"} for text in HOSTILE]
-    task = task_with(tmp_path, faq=faq)
-    path = tmp_path / "schema.js"  # in a page, `</script` must be written with an escape
-    path.write_text(path.read_text(encoding="utf-8").replace("<", "\\u003c"), encoding="utf-8")
-    with opened(chromium, where=page_with(task, [ROW], "comparison")) as tab:
-        texts = "nodes => nodes.map((node) => node.textContent)"
-        assert tab.locator("#faq dt").evaluate_all(texts) == HOSTILE
-        assert tab.locator("#faq dd").evaluate_all(texts) == [f"x {text}" for text in HOSTILE]
-        assert tab.locator("#faq dt *, #faq dd *").count() == 0
-        assert tab.evaluate("window.hit") is None
 
 
 @pytest.mark.parametrize("name", ["qa_feedback", "detoxification", "translation", "hh_rlhf"])
@@ -126,22 +107,6 @@ def test_the_hash_of_the_guideline_covers_all_that_is_shown(tmp_path):
     hashes = [sha(**keys) for keys in changes]
     assert len(set(hashes)) == len(changes)
     assert sha(title="Another title", errors=kinds(color="#000000")) == hashes[0]
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_the_texts_beside_are_hidden_and_shown(chromium, task, page):
-    with opened(chromium, where=page_with(task, [ROW], page), bypass_csp=True) as tab:
-        tab.click("#guide-read")
-        press(tab, "Shift+P")
-        assert not tab.is_visible("#sources")
-        assert tab.get_attribute("#hide-sources", "aria-expanded") == "false"
-        assert violations(tab) == []
-        reload(tab)
-        assert not tab.is_visible("#sources")
-        tab.click("#hide-sources")
-        assert tab.is_visible("#sources")
-        press(tab, "Shift+P", "Shift+P")
-        assert tab.inner_text("#hide-sources") == "Hide texts"
 
 
 def test_evidence_and_its_key_show_hidden_texts(chromium, tmp_path):

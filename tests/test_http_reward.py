@@ -80,7 +80,7 @@ def run(folder: Path, facts, quality, name: str, until: int | None = None) -> di
         folder,
         algorithm__name=name,
         train__total_episodes=32,
-        train__save_interval=1,
+        train__save_every_steps=1,
         logging__n_samples=8,
     )
     reward = CombinedReward({"facts": facts, "quality": quality}, {"facts": 1.0, "quality": 0.7})
@@ -231,19 +231,19 @@ def set_span(**changes):
     "fault, message",
     [
         (altered(nan), "not valid JSON .NaN is not a JSON number"),
-        (altered(infinite), "value 10*.*0 is not a finite number"),
-        (set_span(value="1"), "value '1' is not a finite number"),
-        (set_span(value=True), "value True is not a finite number"),
+        (altered(infinite), r"response 0: `\[0\]\.value`: must be a finite number"),
+        (set_span(value="1"), r"`\[0\]\.value`: must be a number, it is a text"),
+        (set_span(value=True), r"`\[0\]\.value`: must be a number, it is true or false"),
         (set_span(end=99), r"response 0: the span \[0, 99\) is not within.*has 16 characters"),
         (set_span(start=-1), r"the span \[-1, 3\) is not within"),
         (set_span(start=3, end=0), r"the span \[3, 0\) is not within"),
-        (set_span(start=0.5), "start 0.5 or end 3 is not a whole number"),
-        (set_span(label=7), "label 7 is not a text"),
-        (set_span(more=1), "does not have the keys start, end, value and label"),
+        (set_span(start=0.5), r"`\[0\]\.start`: must be a whole number, it is 0.5"),
+        (set_span(label=7), r"`\[0\]\.label`: must be a text, it is a number"),
+        (set_span(more=1), r"`\[0\]\.more`: unknown key"),
         (altered(lambda tree: tree["scores"].pop() and None), "2 results for 3 responses"),
         (altered(lambda tree: tree["scores"].append([])), "4 results for 3 responses"),
         (set_field(scores={}), "`scores` that are {}, not a list"),
-        (set_field(scores=[7, [], []]), "7 is neither a list nor null"),
+        (set_field(scores=[7, [], []]), "must be a list, it is a number"),
         (set_field(request_id="0" * 64), "scores of another request, 000"),
         (set_field(protocol=2), "protocol 2, but this release has 1"),
         (set_field(protocol=True), "protocol True, but this release has 1"),
@@ -347,7 +347,7 @@ def test_the_config_of_a_run_has_the_hash_and_no_token(server, tmp_path):
     section = {"kind": "reward_server", "url": server.url, "model_sha256": server.digest}
     section |= {"token_file": "outputs/token", "token_env": "MY_TOKEN"}
     tree = {
-        "model": {"policy_model": {"ckpt": "p"}, "value_model": {"ckpt": "p"}},
+        "model": {"ckpt": "p", "value_model": {"ckpt": "p"}},
         "logging": {"save_dir": str(tmp_path)},
         "reward": {"facts": section},
     }

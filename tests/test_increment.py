@@ -1,11 +1,9 @@
-"""The reward `increment`: values by hand, telescoping sums, and the scorers behind it."""
+"""Rewards that read increments: values by hand, telescoping sums, and the scorers behind it."""
 
 from collections.abc import Sequence
 
 import pytest
-import tiny
 import torch
-from transformers import BertConfig, BertForSequenceClassification
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.configs.strict import validate
@@ -46,11 +44,14 @@ class Length:
         return [self.factor * (len(p.text) + len(t) ** 0.5) for p, t in zip(prompts, texts)]
 
 
+INCREMENT = {"kind": "score", "reads": "increment", "level": "sentence"}
+
+
 def built(**section):
     tree = {
-        "model": {"policy_model": {"ckpt": "p"}, "value_model": {"ckpt": "p"}},
+        "model": {"ckpt": "p", "value_model": {"ckpt": "p"}},
         "logging": {"save_dir": "out"},
-        "reward": {"a": {"kind": "increment", **section}},
+        "reward": {"a": {**INCREMENT, **section}},
     }
     config = validate(rl_config(TASK), tree, "file")
     aspects, _ = build_aspects(config.reward, CONTEXT)
@@ -98,8 +99,8 @@ def test_the_sum_is_the_score_of_the_whole_minus_that_of_the_empty_text(level, s
 
 
 def test_a_dense_reward_and_one_at_the_end_have_the_same_sum():
-    dense = built(scorer=PYTHON, better="low", scale=4)
-    single = built(scorer=PYTHON, better="low", scale=4, level="whole")
+    dense = built(scorer=PYTHON, scale=-4)
+    single = built(scorer=PYTHON, scale=-4, level="whole")
     for text in TEXTS[:2]:
         (parts,) = dense.segment_scores(PROMPTS[:1], [text])
         (whole,) = single.segment_scores(PROMPTS[:1], [text])
@@ -119,13 +120,6 @@ def test_a_blank_response_has_no_segment():
     scorer = Table({})
     assert increments(scorer).segment_scores(PROMPTS, ["", " \n"]) == [[], []]
     assert scorer.calls == []
-
-
-def test_the_direction_is_the_sign():
-    high = built(scorer=PYTHON, better="high", scale=3).segment_scores(PROMPTS[:1], ["abcd"])
-    low = built(scorer=PYTHON, better="low", scale=3).segment_scores(PROMPTS[:1], ["abcd"])
-    assert high[0][0].value == pytest.approx(6.0)
-    assert low[0][0].value == pytest.approx(-6.0)
 
 
 def test_segments_can_be_tokens_of_the_policy():
@@ -214,14 +208,13 @@ def test_a_scorer_that_returns_something_else_is_an_error(scores, message):
 
 
 def test_mistakes_are_named():
-    assert "reward.a.scorer: missing" in refused(better="high")
-    assert "reward.a.better: missing" in refused(scorer=PYTHON)
-    assert "reward.a.scale" in refused(scorer=PYTHON, better="high", scale=-1)
-    text = refused(scorer={"kind": "linera", "ckpt": "x"}, better="low")
+    assert "reward.a.scorer: missing" in refused()
+    assert "reward.a.scale" in refused(scorer=PYTHON, scale=0)
+    text = refused(scorer={"kind": "linera", "ckpt": "x"})
     assert "reward.a.scorer.kind: there is no `linera`; did you mean `linear`?" in text
-    text = refused(scorer={"kind": "linear", "ckpt": "x", "label": "y"}, better="low")
+    text = refused(scorer={"kind": "linear", "ckpt": "x", "label": "y"})
     assert "reward.a.scorer.label: unknown key" in text
-    text = refused(scorer={"ckpt": "x"}, better="low")
+    text = refused(scorer={"ckpt": "x"})
     assert "reward.a.scorer.kind: missing; known: classifier, judge, linear, python" in text
 
 
@@ -234,7 +227,7 @@ def test_mistakes_are_named():
     ],
 )
 def test_a_python_scorer_must_fit(scorer, message):
-    assert message in refused(scorer={"kind": "python", **scorer}, better="low")
+    assert message in refused(scorer={"kind": "python", **scorer})
 
 
 def test_a_linear_scorer(tmp_path):
@@ -242,49 +235,11 @@ def test_a_linear_scorer(tmp_path):
     scorer = fit_linear_scorer(texts, [True, True, False, False], "bad")
     scorer.save(tmp_path)
     config = {"kind": "linear", "ckpt": str(tmp_path)}
-    reward = built(scorer=config, better="low")
+    reward = built(scorer=config, scale=-1)
     (scores,) = reward.segment_scores(PROMPTS[:1], ["A bad dog. A good cat."])
     p = scorer.probabilities(["", "A bad dog.", "A bad dog. A good cat."])
     assert [score.value for score in scores] == pytest.approx([p[0] - p[1], p[1] - p[2]])
     assert scores[0].value < 0 < scores[1].value
-
-
-@pytest.fixture(scope="module")
-def classifier(tmp_path_factory) -> str:
-    folder = tmp_path_factory.mktemp("classifier")
-    tokenizer = tiny.tokenizer()
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-        num_labels=2,
-        id2label={0: "kind", 1: "unkind"},
-        initializer_range=0.3,
-    )
-    BertForSequenceClassification(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return str(folder)
-
-
-def test_a_classifier_scorer_equals_the_differences_of_the_classifier_reward(classifier):
-    text = "the red cat sees a dog. the dog likes one bird. two"
-    config = {"kind": "classifier", "ckpt": classifier, "label": "unkind"}
-    increments = built(scorer=config, better="low", scale=2)
-    tree = {
-        "model": {"policy_model": {"ckpt": "p"}, "value_model": {"ckpt": "p"}},
-        "logging": {"save_dir": "out"},
-        "reward": {"a": {**config, "reads": "difference", "level": "sentence", "scale": -2}},
-    }
-    aspects, _ = build_aspects(validate(rl_config(TASK), tree, "file").reward, CONTEXT)
-    (expected,) = aspects["a"].segment_scores(PROMPTS[:1], [text])
-    (scores,) = increments.segment_scores(PROMPTS[:1], [text])
-    assert len(scores) == 3 and any(abs(score.value) > 1e-3 for score in scores)
-    assert [score.value for score in scores] == pytest.approx(
-        [score.value for score in expected], abs=1e-6
-    )
 
 
 def test_a_reward_model_is_standardized():

@@ -9,10 +9,11 @@ from test_rules import ROW, doc, error, missing
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_json, write_jsonl
+from fgrlhf.base.records import DataError
 from fgrlhf.cli import data
 from interface_html.items import Settings, read_items, rows_text
 from interface_html.tasks import feedback_of
-from tasks.qa_feedback.feedback import DataError, read_feedback
+from tasks.qa_feedback.feedback import read_feedback
 
 SCHEMA = QA.schema
 
@@ -148,7 +149,7 @@ def test_mistakes_are_told_with_row_and_field(tmp_path):
     write_json(tmp_path / "rows.json", rows)
     with pytest.raises(DataError) as raised:
         read_items(QA, tmp_path / "rows.json")
-    result = [(problem.row, problem.field) for problem in raised.value.problems]
+    result = [(problem.row, problem.key) for problem in raised.value.problems]
     assert result[:6] == [
         (1, "prediction 2"),
         (2, "passages[0]"),

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.reward_models.prefix import text_prefix
-from fgrlhf.rewards.kinds import Judge as JudgeReward
+from fgrlhf.reward_utils import Level
 from fgrlhf.rewards.kinds import Score
 from fgrlhf.rewards.scored import ScorerReward
 from fgrlhf.scorers.base import RewardContext
@@ -78,13 +78,17 @@ def settings(server: Server, **changes) -> dict:
     return given | {"timeout_s": 3600.0} | changes
 
 
-def reward(server: Server, slept: list[float] | None = None, **changes) -> ScorerReward:
-    config = JudgeReward(**settings(server, **changes))
+def reward(
+    server: Server,
+    slept: list[float] | None = None,
+    level: Level = "whole",
+    scale: float = 1.0,
+    threshold: float = 0.0,
+    **changes,
+) -> ScorerReward:
     pause = [].append if slept is None else slept.append
-    judge = Judge(config, pause)
-    return ScorerReward(
-        judge, config.level, "segment", config.scale, config.threshold, config.segmenter
-    )
+    judge = Judge(JudgeScorer(**settings(server, **changes)), pause)
+    return ScorerReward(judge, level, "segment", scale, threshold)
 
 
 def test_a_query_by_hand(server):
@@ -234,5 +238,7 @@ def test_a_class_that_is_no_judge_is_refused(server):
     ],
 )
 def test_settings_that_are_refused(server, changes, message):
+    changes = dict(changes)
+    reward = {key: changes.pop(key) for key in ("level", "scale") if key in changes}
     with pytest.raises(ValidationError, match=message):
-        JudgeReward(**settings(server, **changes))
+        Score(scorer={"kind": "judge", **settings(server, **changes)}, **reward)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from judged_rows import solution, span, step, steps_of
 
+from fgrlhf.base.records import RowError
 from fgrlhf.data import span_rows
 from fgrlhf.data.judgements import (
     JUDGEMENTS,
@@ -19,7 +20,7 @@ from fgrlhf.data.judgements import (
     only_steps,
     span_row,
 )
-from fgrlhf.data.rows import Row, RowError
+from fgrlhf.data.rows import Row
 from fgrlhf.text_types import Prompt
 
 MARK = {"aspect": "x", "label": "y", "start": 1, "end": 3}

@@ -266,9 +266,9 @@ def test_the_environment_stays_and_onednn_caches_the_code_of_few_shapes(tmp_path
 def test_bf16_is_noted_where_the_processor_lacks_it(monkeypatch):
     has = {"avx512_bf16": False, "amx_bf16": False}
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: has)
-    assert "set train.bf16=false" in kernels.slow_bf16_note("cpu", "train.bf16=false")
-    assert kernels.slow_bf16_note("cuda", "train.bf16=false") is None
+    assert "set model.dtype=fp32" in kernels.slow_bf16_note("cpu", "model.dtype=fp32")
+    assert kernels.slow_bf16_note("cuda", "model.dtype=fp32") is None
     has["amx_bf16"] = True
-    assert kernels.slow_bf16_note("cpu", "train.bf16=false") is None
+    assert kernels.slow_bf16_note("cpu", "model.dtype=fp32") is None
     has.clear()  # a processor of another kind, about which nothing is known
-    assert kernels.slow_bf16_note("cpu", "train.bf16=false") is None
+    assert kernels.slow_bf16_note("cpu", "model.dtype=fp32") is None

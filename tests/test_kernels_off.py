@@ -12,7 +12,7 @@ from fgrlhf.models.encoder_decoder import EncoderDecoderPolicy
 from fgrlhf.policy import load_policy
 from fgrlhf.reward_models.loading import load_reward_model
 from fgrlhf.reward_models.spec import RewardModelSpec
-from reward_modeling.config import ModelSection
+from reward_modeling.config import RMModelConfig
 from reward_modeling.network import load_network
 
 
@@ -103,7 +103,7 @@ def longformer_folder(tmp_path):
 def test_a_reward_model_in_use_and_in_training_has_none(longformer_folder, request):
     facts = {"labels": ("E", "O"), "error_label": "E", "ok_label": "O"}
     spec = RewardModelSpec("segment", "encoder", "subsentence", True, 64, **facts)
-    section = ModelSection(ckpt=str(longformer_folder), max_length=64, kernels="off")
+    section = RMModelConfig(ckpt=str(longformer_folder), max_input_len=64, kernels="off")
     labels = {0: "E", 1: "O"}
     network, _ = load_network(section.model_copy(update={"kernels": "auto"}), "segment", labels)
     assert classes_from_kernels(network)
@@ -122,6 +122,6 @@ def test_the_config_decides_before_the_process_has_chosen(longformer_folder, mon
     """A reward model's network is loaded before `use_kernels` is called."""
     monkeypatch.delenv("FGRLHF_KERNELS", raising=False)
     monkeypatch.setattr(choice, "_chosen", None)
-    section = ModelSection(ckpt=str(longformer_folder), max_length=64, kernels="off")
+    section = RMModelConfig(ckpt=str(longformer_folder), max_input_len=64, kernels="off")
     network, _ = load_network(section, "segment", {0: "E", 1: "O"})
     assert not classes_from_kernels(network) and choice._chosen is None

@@ -7,12 +7,11 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 from hostile import HOSTILE
-from interface_texts import pseudo_language
+from interface_texts import english_in, pseudo_language
 from page_helpers import ITEM, LOOKS, QA, new_context, violations
 from rating_tasks import rating_task
 from server_helpers import Client, serving
 from test_database import Clock, submit
-from test_languages import english_in
 from test_rules import ROW, doc, error
 
 from fgrlhf.base.files import write_json

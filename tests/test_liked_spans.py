@@ -1,13 +1,12 @@
 """Spans that annotators like: the schema, the rules, the figures, the rows, and the page."""
 
 import json
-import random
 
-import pytest
-from made_tasks import ROW, WRONG, check_rules_in_browser, page_with, saved, task_with
-from page_helpers import badge, drag, opened, press, violations, word
+from made_tasks import FLUENT, ROW, SEVERITIES, WRONG, page_with, saved, schema_json, task_with
+from made_tasks import annotation as doc
+from made_tasks import wrong_fields as fields
+from page_helpers import badge, drag, opened, press, word
 from test_schema import broken
-from test_severities import SEVERITIES
 
 from fgrlhf.data import span_rows
 from fgrlhf.data.agreement.responses import Shared
@@ -20,25 +19,14 @@ from interface_html.format import Item
 from interface_html.items import item_json, read_items, rows_text
 from interface_html.judged import annotation_judgements
 from interface_html.judged_items import JudgedItem
-from interface_html.rules import annotation_problems, errors_only
+from interface_html.rules import errors_only
 from interface_html.stored import Submission
 from interface_html.suggestions import item_suggestion_problems
 
-FLUENT = {**WRONG, "name": "Fluent", "label": "Fluent", "letter": "F", "key": "2"}
-FLUENT |= {"color": "#00449E", "positive": True, "help": "it reads well"}
 KINDS = {"errors": [WRONG, FLUENT], "missing": [], "correction": False}
 BAD = {"error type": "Wrong", "explanation": "", "start": 4, "end": 7}
 GOOD = {"error type": "Fluent", "explanation": "", "start": 8, "end": 11}
 LIKED_SPAN = {"start": 8, "end": 11, "label": "Fluent"}
-
-
-def doc(*errors, no_error: bool, corrected: str = "") -> dict:
-    return {
-        "errors": list(errors),
-        "missing-info": [],
-        "corrected-prediction": corrected,
-        "no-error": no_error,
-    }
 
 
 def submission(item: str, annotator: str, document: dict) -> Submission:
@@ -56,11 +44,6 @@ def submission(item: str, annotator: str, document: dict) -> Submission:
         wall=None,
         guideline_sha256=None,
     )
-
-
-def fields(task, document) -> list[str]:
-    row = task.format.item_row(task.schema, ROW, "")
-    return [field for field, _ in annotation_problems(task.schema, row, document)]
 
 
 def test_a_positive_kind_needs_no_evidence(tmp_path):
@@ -191,29 +174,23 @@ def test_judgements_tell_what_is_liked(tmp_path):
 # ---- the page ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("correction", [False, True])
-def test_the_rules_are_the_same_in_the_browser(chromium, tmp_path, correction):
-    keys = {**KINDS, "correction": correction, "severities": SEVERITIES}
-    task = task_with(tmp_path, **keys, severity_required=True)
-    rng = random.Random(1)
-    docs = []
-    for _ in range(300):
-        errors = [dict(error) for error in (BAD, GOOD) if rng.random() < 0.5]
-        for error in errors:
-            if rng.random() < 0.5:
-                error["severity"] = rng.choice(["minor", "huge"])
-        corrected = rng.choice(["", ROW["response"], "Other."])
-        docs.append(doc(*errors, no_error=rng.random() < 0.5, corrected=corrected))
-    check_rules_in_browser(chromium, task, ROW, docs)
-
-
-def test_a_liked_span_leaves_no_error_to_be_ticked(chromium, tmp_path):
+def test_liked_spans_on_the_page(chromium, tmp_path):
     task = task_with(tmp_path, **KINDS, severities=SEVERITIES)
-    with opened(chromium, where=page_with(task, [ROW]), bypass_csp=True) as tab:
+    rows = [ROW, {**ROW, "id": "f", "spans": [LIKED_SPAN]}]
+    with opened(chromium, where=page_with(task, rows)) as tab:
+        drag(tab, 1, 1)
+        press(tab, "1", "m")
+        assert badge(word(tab, 1)) == "W1m"
+        press(tab, "2")  # it becomes a liked one, and its severity goes
+        assert badge(word(tab, 1)) == "♥F1"
+        press(tab, "Control+z")
+        assert badge(word(tab, 1)) == "W1m"
+        press(tab, "n")
+        assert "1 error or missing item is marked" in tab.inner_text("#message")
+        tab.click("[data-key='errors-0-remove']")
         drag(tab, 1, 1)
         press(tab, "2")
         assert "liked span 1 (Fluent)" in tab.inner_text("#message")
-        assert badge(word(tab, 1)) == "♥F1"
         style = "node => getComputedStyle(node).borderBottomStyle"
         assert word(tab, 1).evaluate(style) == "dotted"
         assert "(liked)" in tab.inner_text("#errors .cardtitle")
@@ -229,44 +206,24 @@ def test_a_liked_span_leaves_no_error_to_be_ticked(chromium, tmp_path):
         assert "“No error” is ticked" in tab.inner_text("#message")
         press(tab, "2")  # a liked span can
         assert badge(word(tab, 3)) == "♥F2"
-        assert violations(tab) == []
+        press(tab, "Control+Enter", "]")
+        assert tab.is_checked("#no-error")  # the file has liked spans only
         press(tab, "Control+Enter")
-        (row,) = saved(tab, "#download")
-        assert [span["label"] for span in row["spans"]] == ["Fluent", "Fluent"]
-
-
-def test_a_liked_span_becomes_an_error_and_back(chromium, tmp_path):
-    task = task_with(tmp_path, **KINDS, severities=SEVERITIES)
-    with opened(chromium, where=page_with(task, [ROW])) as tab:
-        drag(tab, 1, 1)
-        press(tab, "1", "m")
-        assert badge(word(tab, 1)) == "W1m"
-        press(tab, "2")  # its severity goes
-        assert badge(word(tab, 1)) == "♥F1"
-        press(tab, "Control+z")
-        assert badge(word(tab, 1)) == "W1m"
-        press(tab, "n")
-        assert "1 error or missing item is marked" in tab.inner_text("#message")
-
-
-def test_a_file_with_liked_spans_only_has_no_error(chromium, tmp_path):
-    row = {**ROW, "spans": [LIKED_SPAN]}
-    with opened(chromium, where=page_with(task_with(tmp_path, **KINDS), [row])) as tab:
-        assert tab.is_checked("#no-error")
-        press(tab, "Control+Enter")
-        assert saved(tab, "#download") == [row]
+        first, second = saved(tab, "#download")
+        assert [span["label"] for span in first["spans"]] == ["Fluent", "Fluent"]
+        assert second == rows[1]
 
 
 def test_warnings_are_about_errors(chromium, tmp_path):
     task = task_with(tmp_path, **{**KINDS, "correction": True})
     row = task.format.item_row(task.schema, ROW, "")
     corrected = ROW["response"].replace("The cat", "A cat", 1)
-    with opened(chromium, where=page_with(task, [ROW])) as tab:
+    with opened(chromium, items=None) as tab:
 
         def warnings(*errors):
             document = doc(*errors, no_error=False, corrected=corrected)
-            call = "([row, doc]) => FG.correctionWarnings(FG_SCHEMA, row, doc)"
-            return tab.evaluate(call, [row, document])
+            call = "([schema, row, doc]) => FG.correctionWarnings(schema, row, doc)"
+            return tab.evaluate(call, [schema_json(task), row, document])
 
         touched = {**BAD, "start": 0, "end": 3}
         assert warnings(touched, GOOD) == []

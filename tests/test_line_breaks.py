@@ -10,18 +10,18 @@ import tiny
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json
-from fgrlhf.configs.older_configs import with_new_keys
+from fgrlhf.base.records import read
 from fgrlhf.data.comparisons import Answer, Comparison
 from fgrlhf.models.dialogs import dialog_text
 from fgrlhf.reward_models.inputs import RMInputs, join_segments, sees_line_breaks
 from fgrlhf.reward_models.prefix import Prefix, RMText, spaces_before_words, text_prefix
 from fgrlhf.reward_models.scoring import SegmentScorer, SequenceScorer
-from fgrlhf.reward_models.spec import RewardModelSpec, spec_problems
+from fgrlhf.reward_models.spec import RewardModelSpec
 from fgrlhf.reward_utils import MULTILINGUAL, load_segmenter
 from fgrlhf.task import Task
 from fgrlhf.text_types import Prompt
 from reward_modeling import run_fg_rm, run_pref_rm
-from reward_modeling.config import ModelSection
+from reward_modeling.config import RMModelConfig
 from reward_modeling.data import read_segment_rows
 from reward_modeling.network import load_network, reads_line_breaks
 from reward_modeling.span_files import Settings, write_span_file
@@ -95,9 +95,9 @@ def test_tokenizers_that_see_line_breaks(shape):
 # ---- scores --------------------------------------------------------------------------------------
 
 
-def section(folder, kind="bpe", shape="causal", **changes) -> ModelSection:
+def section(folder, kind="bpe", shape="causal", **changes) -> RMModelConfig:
     ckpt = str(rm.start(folder, shape, kind))
-    return ModelSection(ckpt=ckpt, shape=shape, max_length=200, **changes)
+    return RMModelConfig(ckpt=ckpt, shape=shape, max_input_len=200, **changes)
 
 
 def sequence_scorer(folder, line_breaks, shape="causal") -> SequenceScorer:
@@ -167,9 +167,7 @@ def test_a_moved_paragraph_changes_the_score_of_the_new_form_only(tmp_path, shap
 def test_folders_of_earlier_releases_read_words():
     facts = {"kind": "sequence", "shape": "causal", "level": "sequence", "with_context": False}
     facts |= {"max_length": 64, "mean": 0.0, "std": 1.0}
-    assert not spec_problems(facts) and RewardModelSpec(**facts).line_breaks is False
-    recorded = {"ckpt": "x"}  # of a run that began before the key existed
-    assert with_new_keys(recorded, ModelSection(ckpt="x"))["line_breaks"] is False
+    assert read(RewardModelSpec, facts).line_breaks is False
 
 
 def test_pairs_are_trained_on_what_is_scored(tmp_path):
@@ -261,7 +259,7 @@ def test_files_without_spaces_are_read_as_words(tmp_path):
         assert row.text.spaces is None and not row.has_spaces
     (row,) = read_segment_rows(file, ("ERROR", "O"), "Ignore", "step")
     assert row.has_spaces
-    for spaces in ({"9": " "}, {"2": "x"}, [" "]):
+    for spaces in ({"9": " "}, {"2": "x"}):
         file.write_text(json.dumps({**line, "spaces": spaces}))
         with pytest.raises(UserError, match="`spaces`: must map places"):
             read_segment_rows(file, ("ERROR", "O"), "Ignore")
@@ -273,12 +271,12 @@ def test_files_without_spaces_are_read_as_words(tmp_path):
 def test_new_models_keep_line_breaks_where_they_can(tmp_path):
     seen = tiny.tokenizer("bpe")
     unseen = tiny.tokenizer("word")
-    model = ModelSection(ckpt="x")
+    model = RMModelConfig(ckpt="x")
     assert reads_line_breaks(model, "causal", seen)
     assert not reads_line_breaks(model, "causal", unseen)
     assert not reads_line_breaks(model, "causal", seen, "no spaces")
-    assert not reads_line_breaks(ModelSection(ckpt="x", line_breaks=False), "causal", seen)
-    wanted = ModelSection(ckpt="x", line_breaks=True)
+    assert not reads_line_breaks(RMModelConfig(ckpt="x", line_breaks=False), "causal", seen)
+    wanted = RMModelConfig(ckpt="x", line_breaks=True)
     for arguments in (("encoder", unseen), ("causal", unseen), ("causal", seen, "no spaces")):
         with pytest.raises(UserError, match="model.line_breaks=true, but"):
             reads_line_breaks(wanted, *arguments)

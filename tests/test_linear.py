@@ -123,15 +123,11 @@ def changed_spec(**changes):
     "change, message",
     [
         (without_spec, "has no linear_scorer.json"),
-        (changed_spec(texts="many"), "texts: Input should be a valid integer"),
+        (changed_spec(texts="many"), "`texts`: must be a whole number, it is a text"),
         (with_pickle, "cannot be read"),
         (changed_tensors(idf=np.ones(2)), "`idf` has the shape (2,), expected (3,)"),
         (changed_tensors(weights=np.ones(3, np.float32)), "has the type float32"),
         (changed_tensors(bias=np.array([np.nan])), "`bias` has numbers that are not finite"),
-        (changed_spec(vocabulary=["cat", "cat", "dog"]), "has a word twice"),
-        (changed_spec(vocabulary=[]), "its vocabulary is empty"),
-        (changed_spec(vocabulary=3), "vocabulary"),
-        (changed_spec(more=3), "more: Extra inputs are not permitted"),
     ],
 )
 def test_damaged_folders_are_refused(tmp_path, change, message):

@@ -9,7 +9,7 @@ from rounding import assert_equal_up_to_rounding
 from test_policy import TEXTS, logprobs_and_gradient, sampled
 
 from fgrlhf.base.errors import UserError
-from fgrlhf.configs.sections import Sampling
+from fgrlhf.configs.sections import LoRAConfig, Sampling
 from fgrlhf.models.lora import (
     AdapterFree,
     adapters_off,
@@ -19,7 +19,6 @@ from fgrlhf.models.lora import (
 )
 from fgrlhf.policy import load_policy
 from fgrlhf.runs import checkpoint
-from fgrlhf.runs.rl_config import LoRAConfig
 from fgrlhf.value import ActorCritic, Value
 
 KINDS = ["t5", "flan", "bart", "gpt2", "llama", "neox"]

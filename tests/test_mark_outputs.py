@@ -2,19 +2,15 @@
 
 import json
 import os
-import random
 
 import pytest
-from hostile import HOSTILE_SAMPLE
-from interface_texts import pseudo_language
-from made_tasks import ROW, WRONG, check_rules_in_browser, page_with, saved, task_with
-from page_helpers import QA, TEXT, opened, press, state, violations
+from made_tasks import OMISSION, REPEATS, ROW, WRONG, page_with, saved, task_with
+from made_tasks import annotation as doc
+from page_helpers import QA, TEXT, drag_between, opened, press, refused, state
+from served_pages import visiting
 from server_helpers import serving
 from test_adjudicate_values import submission
-from test_languages import english_in, known_texts
 from test_schema import broken
-from test_served_pages import visiting
-from test_source_side import drag_between
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_json
@@ -33,10 +29,6 @@ from interface_html.render import page_html
 from interface_html.rules import annotation_problems, side_of, text_labels
 from interface_html.server import judged_sha256
 
-REPEATS = {**WRONG, "name": "Repeats", "label": "Repeats", "letter": "R", "key": "2"}
-REPEATS |= {"color": "#AA6C39", "needs": "earlier text"}
-OMISSION = {**WRONG, "name": "Omission", "label": "Omission", "letter": "O", "key": "3"}
-OMISSION |= {"color": "#00449E", "side": "source"}
 KINDS = {"errors": [WRONG, REPEATS, OMISSION], "missing": [], "correction": False}
 KEYS = {**KINDS, "mark_outputs": True}
 SECOND = "A 😀 cat. A dog."
@@ -57,11 +49,6 @@ def omission(start: int, end: int, **more) -> dict:
     return {**wrong(start, end), "error type": "Omission", "side": "source", **more}
 
 
-def doc(*errors) -> dict:
-    no_error = {"corrected-prediction": "", "no-error": not errors}
-    return {"errors": list(errors), "missing-info": [], **no_error}
-
-
 def fields(task, document) -> list[str]:
     row = task.format.item_row(task.schema, OUTPUTS_ROW, "")
     return [field for field, _ in annotation_problems(task.schema, row, document)]
@@ -70,26 +57,12 @@ def fields(task, document) -> list[str]:
 # ---- the schema and the rules --------------------------------------------------------------------
 
 
-def test_an_output_is_an_unknown_key_if_a_task_marks_the_first_one_only(chromium, tmp_path):
-    """Also of a kind whose evidence is the text before the mark, and nothing else is checked."""
+def test_an_output_is_an_unknown_key_if_a_task_marks_the_first_one_only(tmp_path):
     plain = task_with(tmp_path, **KINDS)
-    repeats = {**wrong(4, 7), "error type": "Repeats", "explanation": "The"}
-    docs = [doc({**repeats, "output": output}) for output in (9, -1, "x", None)]
-    docs += [doc({**repeats, "explanation": "absent", "output": 1})]
-    unknown = ["feedback.errors[0].output"]
-    assert [fields(plain, one) for one in docs] == [unknown] * 5
-    row = plain.format.item_row(plain.schema, OUTPUTS_ROW, "")
-    with opened(chromium, where=page_with(plain, [OUTPUTS_ROW])) as tab:
-        found = tab.evaluate(
-            "([row, docs]) => docs.map((doc) =>"
-            " FG.annotationProblems(FG_SCHEMA, row, doc).map(({ field }) => field))",
-            [row, docs],
-        )
-    assert found == [unknown] * 5
     span = {"start": 4, "end": 7, "label": "Repeats", "evidence": "The", "output": 9}
     path = tmp_path / "rows.json"
     write_json(path, [{**OUTPUTS_ROW, "spans": [span]}])
-    with pytest.raises(UserError, match=r"row 0, spans\[0\]\.output: is not known"):
+    with pytest.raises(UserError, match=r"row 0, `spans\[0\]\.output`: is not known"):
         read_items(plain, path)
 
 
@@ -159,22 +132,6 @@ def test_without_it_no_mark_has_an_output(tmp_path):
     assert fields(plain, doc(wrong(0, 3))) == []
 
 
-def test_the_rules_are_the_same_in_the_browser(chromium, task):
-    rng = random.Random(1)
-
-    def random_error():
-        start, end = rng.choice([0, 0, 2, 9]), rng.choice([1, 3, 5, 8, 10, 60])
-        error = omission(start, end) if rng.random() < 0.2 else wrong(start, end)
-        if rng.random() < 0.6:
-            error["output"] = rng.choice([1, 1, 1, 2, 2, 2, 3, 4, 0, "1", None, 1.5])
-        if rng.random() < 0.2:
-            error |= {"error type": "Repeats", "explanation": rng.choice(["A", "The", ""])}
-        return error
-
-    docs = [doc(*(random_error() for _ in range(rng.choice([1, 1, 2, 3])))) for _ in range(500)]
-    check_rules_in_browser(chromium, task, OUTPUTS_ROW, docs)
-
-
 # ---- rows ----------------------------------------------------------------------------------------
 
 
@@ -216,7 +173,7 @@ def test_rows_have_the_marks_of_each_output_and_come_back(task, tmp_path):
 
 WRONG_ROWS = [
     ({"other_spans": None}, "other_spans"),
-    ({"other_spans": [[], []]}, "other_spans: has 2 entries, must have 3"),
+    ({"other_spans": [[], []]}, "`other_spans`: has 2 entries, must have 3"),
     ({"other_spans": [[], {}, []]}, r"other_spans\[1\]"),
     ({"other_spans": [[], [1], []]}, r"other_spans\[1\]\[0\]"),
     ({"other_spans": [[], [], [span(0, 9)]]}, r"other_spans\[2\]\[0\].end"),
@@ -249,11 +206,7 @@ def test_the_browser_refuses_rows_of_a_wrong_form(chromium, task, tmp_path):
         rows.append({name: value for name, value in SOURCE_ROW.items() if name != key})
     with opened(chromium, where=page_with(task, [SOURCE_ROW])) as tab:
         for row in rows:
-            write_json(tmp_path / "other.json", [row])
-            tab.evaluate("FG.notice('')")
-            tab.set_input_files("#file", tmp_path / "other.json")
-            tab.wait_for_selector("#notice:not([hidden])")
-            assert "row 0 of the file" in tab.inner_text("#notice")
+            assert "row 0 of the file" in refused(tab, tmp_path / "other.json", [row])
         assert tab.locator("#errors > li").count() == len(IN_DOC)
 
 
@@ -357,10 +310,33 @@ def test_the_pages_of_other_tasks_stay_as_they_are(tmp_path):
     assert "one-of-several" not in html and 'id="text-1"' not in html
 
 
-def test_the_mouse_marks_words_of_each_output(chromium, task):
-    with opened(chromium, where=page_with(task, [OUTPUTS_ROW]), bypass_csp=True) as tab:
+def test_marks_in_each_output(chromium, task):
+    page = page_with(task, [OUTPUTS_ROW, {**SOURCE_ROW, "id": "f"}])
+    with opened(chromium, where=page) as tab:
+        marks = lambda: state(tab)["doc"]["errors"]  # noqa: E731
         texts = [tab.inner_text(f"#text{name}") for name in ("", "-1", "-2", "-3")]
         assert texts == OUTPUTS_ROW["responses"]
+        press(tab, "Home", "1", "Tab")  # to the second answer
+        assert tab.evaluate("document.activeElement.id") == "text-1"
+        press(tab, "ArrowRight")
+        assert "Answer 2: “😀”, word 2 of 5, not marked" in tab.text_content("#announce")
+        press(tab, "Shift+ArrowRight", "1", "Alt+ArrowRight")
+        assert marks() == [wrong(0, 3), wrong(2, 10, 1)]
+        press(tab, "Escape", "ArrowRight", "ArrowRight")
+        press(tab, "Shift+End", "2")
+        assert "repeats" in tab.inner_text("#message")
+        press(tab, "Home", "Home", "Enter")
+        repeats = {**wrong(11, 15, 1), "error type": "Repeats", "explanation": "A"}
+        assert marks()[-1] == repeats
+        press(tab, "Control+z", "Control+z", "Control+z")
+        assert marks() == [wrong(0, 3), wrong(2, 8, 1)]
+        tab.click("[data-key='errors-1']")
+        press(tab, "Delete")
+        assert marks() == [wrong(0, 3)]
+        assert tab.evaluate("document.activeElement.id") == "text-1"
+        tab.click("[data-key='errors-0']")
+        press(tab, "Delete")
+
         drag_between(tab, in_output(tab, 1, 1), in_output(tab, 1, 2))
         press(tab, "1")
         assert "“😀 cat.” (2 words) is error 1 (Wrong)" in tab.inner_text("#message")
@@ -368,8 +344,7 @@ def test_the_mouse_marks_words_of_each_output(chromium, task):
         press(tab, "1")
         tab.locator("#text .w >> nth=1").click()
         press(tab, "1")
-        expected = [wrong(2, 8, 1), wrong(0, 6, 3), wrong(4, 7)]
-        assert state(tab)["doc"]["errors"] == expected
+        assert marks() == [wrong(2, 8, 1), wrong(0, 6, 3), wrong(4, 7)]
         badges = [
             "#text-1 .w [data-badge=W1]",
             "#text-3 .w [data-badge=W2]",
@@ -379,43 +354,15 @@ def test_the_mouse_marks_words_of_each_output(chromium, task):
         assert tab.locator(".w.marked").count() == 4
         cards = tab.locator("#errors .card").all_inner_texts()
         assert [f"in answer {n}" in card for n, card in zip((2, 4, 1), cards)] == [True] * 3
-        assert violations(tab) == []
-        press(tab, "Control+Enter")
-        (row,) = saved(tab, "#download")
-        assert row["spans"] == [span(4, 7)]
-        assert row["other_spans"] == [[span(2, 8)], [], [span(0, 6)]]
-
-
-def test_the_keyboard_marks_changes_moves_and_removes(chromium, task, tmp_path):
-    with opened(chromium, where=page_with(task, [OUTPUTS_ROW])) as tab:
-        press(tab, "Home", "1", "Tab")  # to the second answer
-        assert tab.evaluate("document.activeElement.id") == "text-1"
-        press(tab, "ArrowRight")
-        assert "Answer 2: “😀”, word 2 of 5, not marked" in tab.text_content("#announce")
-        press(tab, "Shift+ArrowRight", "1", "Alt+ArrowRight")
-        assert state(tab)["doc"]["errors"] == [wrong(0, 3), wrong(2, 10, 1)]
-        press(tab, "Escape", "ArrowRight", "ArrowRight")
-        press(tab, "Shift+End", "2")
-        assert "repeats" in tab.inner_text("#message")
-        press(tab, "Home", "Home", "Enter")
-        repeats = {**wrong(11, 15, 1), "error type": "Repeats", "explanation": "A"}
-        assert state(tab)["doc"]["errors"][-1] == repeats
-        press(tab, "Control+z", "Control+z", "Control+z")
-        assert state(tab)["doc"]["errors"] == [wrong(0, 3), wrong(2, 8, 1)]
-        tab.click("[data-key='errors-1']")
-        press(tab, "Delete")
-        assert state(tab)["doc"]["errors"] == [wrong(0, 3)]
-        assert tab.evaluate("document.activeElement.id") == "text-1"
-
-
-def test_a_file_with_marks_is_opened_and_downloaded_byte_for_byte(chromium, task):
-    with opened(chromium, where=page_with(task, [SOURCE_ROW])) as tab:
+        press(tab, "Control+Enter", "]")
         assert tab.locator("#text-1 .w.marked").count() == 2
         assert tab.locator("#text-3 .w.marked").count() == 1
         press(tab, "Control+Enter")
-        (row,) = saved(tab, "#download")
-        expected = item_json(task, read_items(task, task.folder / "rows.json")[0])
-        assert json.dumps(row) == json.dumps(expected)
+        first, second = saved(tab, "#download")
+        assert first["spans"] == [span(4, 7)]
+        assert first["other_spans"] == [[span(2, 8)], [], [span(0, 6)]]
+        expected = item_json(task, read_items(task, task.folder / "rows.json")[1])
+        assert json.dumps(second) == json.dumps(expected)
 
 
 def test_a_served_page_stores_marks_of_all_outputs(chromium, monkeypatch, tmp_path):
@@ -425,7 +372,7 @@ def test_a_served_page_stores_marks_of_all_outputs(chromium, monkeypatch, tmp_pa
     (tmp_path / "made" / "__init__.py").touch()
     made = task_with(tmp_path, **KEYS)
     (package / "schema.js").write_bytes((made.folder / "schema.js").read_bytes())
-    write_json(tmp_path / "items.json", [OUTPUTS_ROW])
+    write_json(tmp_path / "items.json", [{**OUTPUTS_ROW, "prompt": "😀 who sat?"}])
     paths = [str(tmp_path), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
     monkeypatch.syspath_prepend(tmp_path)
@@ -435,11 +382,11 @@ def test_a_served_page_stores_marks_of_all_outputs(chromium, monkeypatch, tmp_pa
             in_output(tab, 2, 1).click()
             press(tab, "1")
             tab.focus("#source")
-            press(tab, "3", "Control+Enter")
+            press(tab, "ArrowRight", "3", "Control+Enter")
             tab.wait_for_selector("#empty:not([hidden])")
         export(Settings(task="made", db=str(server.db), out=str(out), pages="annotation"))
     (row,) = json.loads(out.read_text())
-    assert row["spans"] == [span(0, 3, "Omission", side="source")]
+    assert row["spans"] == [span(2, 5, "Omission", side="source")]
     assert row["other_spans"] == [[], [span(6, 9)], []]
 
 
@@ -468,46 +415,3 @@ def test_annotations_of_all_outputs_are_decided_between(chromium, task):
         assert state(tab)["doc"]["errors"] == [wrong(0, 1, 1), wrong(2, 3, 1)]
         tab.click("text=Take all of A")
         assert state(tab)["doc"]["errors"] == [wrong(0, 1, 1), wrong(0, 6, 3)]
-
-
-def test_no_english_where_all_outputs_are_marked(chromium, task):
-    rows = [two_annotations()]
-    known = known_texts(task, rows) + "\nABAB\nOmission (3)"
-    page = page_with(task, rows, language=pseudo_language())
-    with opened(chromium, where=page) as tab:
-        assert not english_in(tab, known)
-        in_output(tab, 1, 1).click()
-        assert not english_in(tab, known)
-        press(tab, "1")
-        assert tab.locator("#errors > li").count() == 1
-        assert not english_in(tab, known)
-
-
-def test_hostile_outputs_stay_texts(chromium, task):
-    rows = []
-    for i, text in enumerate(HOSTILE_SAMPLE):
-        outputs = [TEXT, f"{text} x", f"x {text}", text or "x"]
-        if not any(not output.strip() for output in outputs):
-            rows.append({**OUTPUTS_ROW, "id": str(i), "responses": outputs})
-    with opened(chromium, where=page_with(task, rows)) as tab:
-        shown = tab.evaluate(
-            """async (count) => {
-                const shown = [];
-                for (let i = 0; i < count; i++) {
-                    const nodes = [1, 2, 3].map((k) => document.querySelector(`#text-${k}`));
-                    for (const node of nodes) {
-                        node.focus();
-                        for (const key of ["End", "1"]) node.dispatchEvent(
-                            new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
-                    }
-                    const tags = "#judge img, #judge script, #errors img, #errors script";
-                    if (document.querySelector(tags) || "hit" in window) shown.push("ran");
-                    shown.push(nodes.map((node) => node.textContent));
-                    document.querySelector("#next").click();
-                    await null;
-                }
-                return shown;
-            }""",
-            len(rows),
-        )
-    assert len(rows) > 45 and shown == [row["responses"][1:] for row in rows]

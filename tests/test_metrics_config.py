@@ -68,7 +68,7 @@ def test_several_mistakes_are_reported_at_once():
     assert "model: gpt2" in text and "n: 2" in text and "did you mean `chrf`?" in text
 
 
-# ---- train.best_metric ---------------------------------------------------------------------------
+# ---- evaluation.metric ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("best", ["reward", "rougeLsum", "length", "oracle/gold", "bleu/corpus"])
@@ -110,19 +110,19 @@ def test_a_score_picks_the_best_policy_only_if_higher_is_known_to_be_better():
 
 def test_training_configs_have_the_key(tmp_path):
     assert rl_config(tmp_path).evaluation_metrics == []
-    listed = rl_config(tmp_path, evaluation_metrics=["bleu"], train__best_metric="bleu/corpus")
+    listed = rl_config(tmp_path, evaluation_metrics=["bleu"], evaluation__metric="bleu/corpus")
     assert listed.evaluation_metrics[0].name == "bleu"
-    with pytest.raises(UserError, match="train.best_metric is `chrf`, which is not computed"):
-        rl_config(tmp_path, train__best_metric="chrf")
+    with pytest.raises(UserError, match="evaluation.metric is `chrf`, which is not computed"):
+        rl_config(tmp_path, evaluation__metric="chrf")
     tree = {
-        "model": {"policy_model": {"ckpt": "tiny"}},
+        "model": {"ckpt": "tiny"},
         "data": {"dev_file": "dev.json", "feedback_file": "pairs.json"},
         "logging": {"save_dir": str(tmp_path)},
         "evaluation_metrics": ["bleu"],
     }
     assert validate(DPOConfig, tree, "test").evaluation_metrics[0].name == "bleu"
     tree["train"] = {"best_metric": "chrf"}
-    with pytest.raises(UserError, match="train.best_metric is `chrf`, which is not computed"):
+    with pytest.raises(UserError, match="evaluation.metric is `chrf`, which is not computed"):
         validate(DPOConfig, tree, "test")
 
 

@@ -3,9 +3,9 @@
 import sqlite3
 
 from page_helpers import ITEM, QA, press
+from served_pages import visiting
 from server_helpers import Client, serving
 from test_database import DOC, Clock, submit
-from test_served_pages import visiting
 
 from fgrlhf.base.files import write_json
 from fgrlhf.data.agreement.responses import by_response

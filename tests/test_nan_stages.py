@@ -41,7 +41,8 @@ def test_no_result_of_a_policy_that_gives_no_numbers(module, tmp_path, monkeypat
         settings = evaluate.Settings(**folders, config=str(CONFIG), reward=False)
     run = getattr(module, module.__name__.rpartition(".")[2])
     with monkeypatch.context() as patched:
-        patched.setattr(module, "load_policy", damaged_policy)
+        owner = "fgrlhf.cli.generate" if module is generate else "fgrlhf.policy"
+        patched.setattr(f"{owner}.load_policy", damaged_policy)
         with pytest.raises(UserError, match="the policy's logits are NaN or infinite"):
             run(TASK, settings)
     written = [

@@ -115,7 +115,7 @@ def test_rl_refuses_the_folder_of_its_model(tmp_path):
             [
                 "numbers",
                 "tasks/numbers/mini_rl_config.yml",
-                f"model.policy_model.ckpt={tmp_path}/sft",
+                f"model.ckpt={tmp_path}/sft",
                 f"logging.save_dir={tmp_path}/sft",
             ]
         )

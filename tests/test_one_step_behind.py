@@ -172,8 +172,8 @@ def test_evaluations_change_neither_the_training_nor_the_requests(fake, whole, t
         }
 
     def training(until: int | None = None) -> PPOTrainer:
-        changes = {"train__total_episodes": 32, "train__save_interval": 1}
-        changes |= {"train__eval_interval": 1, "sampler": behind(fake)}
+        changes = {"train__total_episodes": 32, "train__save_every_steps": 1}
+        changes |= {"evaluation__every_steps": 1, "sampler": behind(fake)}
         cfg = config(tmp_path / "run", **changes)
         running = trainer(cfg, kind="gpt2", evaluate=evaluate)
         running.train(until)

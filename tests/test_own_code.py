@@ -19,8 +19,7 @@ TREE = {
     "reward": {
         "polite": REWARD,
         "change": {
-            "kind": "increment",
-            "better": "high",
+            "kind": "score",
             "scorer": {"kind": "python", "of": "my_scorers.Score"},
         },
         "short": {"kind": "length", "max_words": 9, "value": -0.1},

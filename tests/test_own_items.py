@@ -5,11 +5,13 @@ import json
 import re
 import sqlite3
 from contextlib import closing
+from urllib.parse import quote
 
 from faulty_link import FaultyLink, fail, proceed
 from page_helpers import new_context, press, push, said, wait_until
+from served_pages import at_work, kept, visiting
+from served_pages import study as study  # a fixture
 from server_helpers import Client, Server, serving
-from test_served_pages import kept, visiting
 
 from interface_html import export
 from interface_html.stored import read_database
@@ -29,39 +31,30 @@ def submissions_of(server):
 # ---- who -----------------------------------------------------------------------------------------
 
 
-def test_a_page_without_a_name_asks_for_it(chromium, tmp_path):
-    with serving(tmp_path, items=2, per_item=2) as server:
-        for name in ("anna", "ben"):
-            tab = plain_tab(chromium, server)
-            tab.fill("#name", name)
-            press(tab, "Enter")
-            tab.wait_for_selector("#work:not([hidden])")
-            assert tab.inner_text("#position").startswith(f"{name}: 0 of 2 done")
-            press(tab, "n", "Control+Enter")
-            said(tab, "This is the next item")
-            tab.context.close()
-        given = [(entry.item, entry.annotator) for entry in submissions_of(server)]
-        assert given == [("i0", "anna"), ("i0", "ben")]
-
-
-def test_a_name_in_a_link_that_is_no_address_code_is_taken_as_it_stands(chromium, tmp_path):
-    with serving(tmp_path, items=1) as server:
-        tab = plain_tab(chromium, server, fragment="#annotator=50%")
-        assert tab.inner_text("#position").startswith("50%: 0 of 1 done")
+def test_a_page_without_a_name_asks_for_it(chromium, study):
+    for name in ("Zoe", "Yves"):
+        tab = plain_tab(chromium, study)
+        tab.fill("#name", name)
+        press(tab, "Enter")
+        tab.wait_for_selector("#work:not([hidden])")
+        assert tab.inner_text("#position").startswith(f"{name}: 0 of 3 done")
+        press(tab, "n", "Control+Enter")
+        said(tab, "This is the next item")
         tab.context.close()
-
-
-def test_the_server_refuses_nameless_requests(tmp_path):
+    given = [(entry.item, entry.annotator) for entry in submissions_of(study)]
+    assert {("i0", "Zoe"), ("i0", "Yves")} <= set(given)
+    # a name in a link that is no address code is taken as it stands
+    tab = plain_tab(chromium, study, fragment="#annotator=50%")
+    assert tab.inner_text("#position").startswith("50%: 0 of 3 done")
+    tab.context.close()
+    # requests without a name are refused
     body = {"page": "annotation"}
-    with serving(tmp_path, items=1) as server:
-        client = Client(server.port, "")
-        assert client.call("POST", "/api/next", body)[0] == 400  # an empty name
-        wire = http.client.HTTPConnection("127.0.0.1", server.port)
-        headers = {"Content-Type": "application/json"}
-        wire.request("POST", "/api/next", json.dumps(body), headers)
-        response = wire.getresponse()
-        assert (response.status, json.loads(response.read())["needs"]) == (401, "name")
-        wire.close()
+    assert Client(study.port, "").call("POST", "/api/next", body)[0] == 400
+    wire = http.client.HTTPConnection("127.0.0.1", study.port)
+    wire.request("POST", "/api/next", json.dumps(body), {"Content-Type": "application/json"})
+    response = wire.getresponse()
+    assert (response.status, json.loads(response.read())["needs"]) == (401, "name")
+    wire.close()
 
 
 def test_links_outlive_the_server_and_a_wrong_one_can_be_replaced(chromium, tmp_path):
@@ -93,8 +86,8 @@ def test_links_outlive_the_server_and_a_wrong_one_can_be_replaced(chromium, tmp_
         server.stop()
 
 
-def test_a_server_that_is_down_can_be_tried_again(chromium, tmp_path):
-    with serving(tmp_path, items=1) as server, FaultyLink(server) as link:
+def test_a_server_that_is_down_can_be_tried_again(chromium, study):
+    with FaultyLink(study) as link:
         tab = new_context(chromium).new_page()
         requests = link.at("/api/*", otherwise=fail)
         tab.goto(f"http://127.0.0.1:{link.port}/templates/annotation.html#annotator=anna")
@@ -146,59 +139,43 @@ def test_a_submitted_item_is_reopened_and_submitted_again(chromium, tmp_path):
         assert json.loads(out.read_text())[0]["feedback"]["corrected-prediction"] == "Second."
 
 
-def test_the_times_of_revisions_add_up(chromium, tmp_path):
-    with serving(tmp_path, items=2) as server, FaultyLink(server) as link:
-        with visiting(chromium, link, with_clock=True) as tab:
-            tab.mouse.move(300, 300)
-            tab.clock.run_for(20_000)
-            press(tab, "n")
-            link.at("/api/next").next.append(fail)
-            press(tab, "Control+Enter")
-            said(tab, "could not be loaded")  # so the page still shows the item
-            push(tab, "#flag")
-            press(tab, "Control+Enter")
-            said(tab, "This is the next item")
-            assert all("ERR_" in line for line in tab.noise)
-            tab.noise.clear()
-        first, second = submissions_of(server)
+def test_the_times_of_revisions_add_up(chromium, study):
+    with at_work(chromium, study, with_clock=True) as work:
+        work.tab.mouse.move(300, 300)
+        work.tab.clock.run_for(20_000)
+        press(work.tab, "n")
+        work.link.at("/api/next").next.append(fail)
+        press(work.tab, "Control+Enter")
+        said(work.tab, "could not be loaded")  # so the page still shows the item
+        push(work.tab, "#flag")
+        press(work.tab, "Control+Enter")
+        said(work.tab, "This is the next item")
+        assert all("ERR_" in line for line in work.tab.noise)
+        work.tab.noise.clear()
+        first, second = work.submissions
         assert first.seconds >= 20 and second.seconds < 20
-
-
-def test_a_reopened_comparison_has_its_choices(chromium, tmp_path):
-    with serving(tmp_path, items=1) as server, visiting(chromium, server, "comparison") as tab:
-        press(tab, *"111111", "Control+Enter")
-        tab.wait_for_selector("#empty:not([hidden])")
-        push(tab, "#previous")
-        tab.wait_for_selector("#choices .pair")
-        assert tab.locator("#choices input:checked").count() == 6
-        assert "(this item: submitted)" in tab.inner_text("#position")
 
 
 # ---- windows and leases --------------------------------------------------------------------------
 
 
-def test_a_stale_window_replaces_a_submission_only_if_confirmed(chromium, tmp_path):
-    with (
-        serving(tmp_path, items=2) as server,
-        FaultyLink(server) as link,
-        visiting(chromium, server) as first,
-        visiting(chromium, link) as stale,
-    ):
+def test_a_stale_window_replaces_a_submission_only_if_confirmed(chromium, study):
+    with at_work(chromium, study) as work, visiting(chromium, study, who=quote(work.who)) as first:
+        stale = work.tab
         for tab, text in ((first, "First."), (stale, "Stale.")):
             press(tab, "Escape", "Home", "1")
             tab.fill("#correction", text)
             press(tab, "Escape", "Control+Enter")
             said(tab, "This is the next item" if tab is first else "already submitted")
-        assert len(submissions_of(server)) == 1
-        link.at("/api/next").next.append(fail)
+        assert len(work.submissions) == 1
+        work.link.at("/api/next").next.append(fail)
         push(stale, "#problems button")
         said(stale, "could not be loaded")  # so the page still shows the item
-        texts = [entry.doc["corrected-prediction"] for entry in submissions_of(server)]
-        assert texts == ["First.", "Stale."]
+        assert work.corrections == ["First.", "Stale."]
         stale.fill("#correction", "Later.")  # nobody has submitted it meanwhile
         press(stale, "Escape", "Control+Enter")
         said(stale, "This is the next item")
-        assert len(submissions_of(server)) == 3
+        assert len(work.submissions) == 3
         assert all("409" in line or "ERR_" in line for line in stale.noise)
         stale.noise.clear()
 
@@ -272,11 +249,11 @@ def test_the_end_of_a_lease_is_counted_down_and_announced_once(chromium, tmp_pat
         assert tab.is_hidden("#lease")
 
 
-def test_a_draft_with_a_long_history_reaches_the_server(chromium, tmp_path):
-    with serving(tmp_path, items=1) as server, visiting(chromium, server) as tab:
+def test_a_draft_with_a_long_history_reaches_the_server(chromium, study):
+    with at_work(chromium, study) as work:
         for i in range(16):
-            tab.fill("#correction", str(i) + "ä" * 10_000)
-            press(tab, "Escape", "Escape")
-            tab.wait_for_timeout(1600 if i == 0 else 0)
-        kept(tab)
-        assert tab.is_hidden("#notice")
+            work.tab.fill("#correction", str(i) + "ä" * 10_000)
+            press(work.tab, "Escape", "Escape")
+            work.tab.wait_for_timeout(1600 if i == 0 else 0)
+        kept(work.tab)
+        assert work.tab.is_hidden("#notice")

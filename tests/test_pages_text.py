@@ -1,19 +1,17 @@
-"""The browser and Python agree on offsets, words, sentences, hashes, JSON and rules.
+"""The browser and Python agree on offsets, words, sentences, hashes and JSON.
 
 The texts are random, of every kind.
 """
 
 import hashlib
-import json
 import random
 
 import pytest
-from page_helpers import ITEM, QA, opened
+from page_helpers import evaluate_json, opened
 
 from interface_html.items import rows_text
-from interface_html.rules import annotation_problems, find_cycle, is_weak_order, sentences
+from interface_html.rules import sentences
 
-SCHEMA = QA.schema
 PIECES = [
     "😀",
     "👩‍👩‍👧",
@@ -60,12 +58,6 @@ def tab(chromium, tmp_path_factory):
         yield page
 
 
-def evaluate_json(tab, function: str, argument):
-    """As `tab.evaluate`, which takes seconds for thousands of nested values."""
-    with_json = f"argument => JSON.stringify(({function})(JSON.parse(argument)))"
-    return json.loads(tab.evaluate(with_json, json.dumps(argument)))
-
-
 def texts(rng: random.Random, count: int, longest: int = 30) -> list[str]:
     return ["".join(rng.choices(PIECES, k=rng.randint(1, longest))) for _ in range(count)]
 
@@ -104,85 +96,6 @@ def test_words_sentences_strip_hash_and_json(tab):
         assert strip == text.strip()
         assert digest == hashlib.sha256(text.encode()).hexdigest()
         assert dumped == rows_text([{"text": text, "list": [], "object": {}, "n": -1}])
-
-
-def random_doc(rng: random.Random, text: str) -> dict:
-    edges = sorted(
-        {
-            0,
-            len(text),
-            *(i for i in range(1, len(text)) if text[i - 1].isspace() != text[i].isspace()),
-        }
-    )
-
-    def place():
-        return rng.choice(edges) if rng.random() < 0.9 else rng.randint(-2, len(text) + 2)
-
-    def evidence():
-        return {
-            "passage_id": rng.randint(0, 3),
-            "sentence_id": [rng.randint(-1, 5) for _ in range(rng.randint(0, 3))],
-        }
-
-    explanations = [
-        "",
-        "",
-        "The cat",
-        "It was ",
-        json.dumps(evidence(), separators=(",", ":")),
-        '{"passage_id":1,"sentence_id":[2]}',
-    ]
-    names = [kind.name for kind in SCHEMA.errors]
-    errors = [
-        {
-            "error type": rng.choice(names),
-            "explanation": rng.choice(explanations),
-            "start": place(),
-            "end": place(),
-        }
-        for _ in range(rng.randint(0, 4))
-    ]
-    infos = [
-        {"error type": rng.choice(SCHEMA.missing).name, **evidence()}
-        for _ in range(rng.randint(0, 3))
-    ]
-    for entry in [*errors, *infos]:
-        if rng.random() < 0.05:  # evidence that is typed and not yet accepted
-            entry["typed"] = rng.choice(["", "1:2", "1:99"])
-    return {
-        "errors": errors,
-        "missing-info": infos,
-        "corrected-prediction": rng.choice([text, text + " x", ""]),
-        "no-error": rng.random() < 0.2,
-    }
-
-
-def test_the_rules_are_the_same(tab):
-    rng = random.Random(2)
-    docs = [random_doc(rng, ITEM["prediction 1"]) for _ in range(8000)]
-    result = evaluate_json(
-        tab,
-        "([row, docs]) => docs.map((doc) => FG.annotationProblems(FG_SCHEMA, row, doc).map((one) =>"
-        " one.field))",
-        [ITEM, docs],
-    )
-    for doc, fields in zip(docs, result):
-        expected = [field for field, _ in annotation_problems(SCHEMA, ITEM, doc)]
-        assert sorted(fields) == sorted(expected), doc
-    assert sum(not fields for fields in result) > 20  # some are valid
-
-
-def test_circles_and_rankings_are_the_same(tab):
-    rng = random.Random(3)
-    cases = [[rng.choice([0, 1, 2]) for _ in SCHEMA.pairs] for _ in range(729)]
-    result = tab.evaluate(
-        "cases => cases.map((c) => [FG.findCycle(4, FG.pairs(FG_SCHEMA), c), FG.brokenTriple(4,"
-        " FG.pairs(FG_SCHEMA), c)])",
-        cases,
-    )
-    for case, (cycle, broken) in zip(cases, result):
-        assert cycle == find_cycle(4, SCHEMA.pairs, case)
-        assert (broken is None) == is_weak_order(4, SCHEMA.pairs, case)
 
 
 def test_patches_go_back_and_forth_and_diffs_hold_both_texts(tab):

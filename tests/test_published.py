@@ -295,10 +295,10 @@ def test_malformed_rows_are_named(tmp_path):
         prompt_files(SET, str(tmp_path))
     lines = str(error.value).splitlines()
     assert "cannot be turned into prompts" in lines[0]
-    assert [line.strip() for line in lines[1:]] == [
+    assert [line.strip() for line in lines[1:-1]] == [
         "row validation-1, `text`: must be a text that is not empty",
         "row validation-2, `text`: must be a text, it is a number",
-        "row validation-3, `row`: must be an object, it is a list",
+        "row validation-3: must be an object, it is a list",
         "row validation-4, `text`: must be a text, it is null or missing",
     ]
 
@@ -375,5 +375,5 @@ def test_a_scorer_for_every_label(tmp_path):
 def test_malformed_labelled_texts(tmp_path):
     rows = [{"text": "a", "label": "../x"}, {"text": "a"}, "a"]
     (tmp_path / "labelled.json").write_text(json.dumps(rows))
-    with pytest.raises(UserError, match=r"(?s)row 0: `label`.*row 1: `label`.*row 2: must be an"):
+    with pytest.raises(UserError, match=r"(?s)row 0, `label`.*row 1, `label`.*row 2: must be an"):
         linear_scorer.read_labelled(str(tmp_path / "labelled.json"))

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 from feedback_files import write_feedback_files
 
+from fgrlhf.base.records import RowError
 from fgrlhf.cli import data
 from fgrlhf.data.judgements import JUDGEMENTS, JudgedResponse, Judgement
-from fgrlhf.data.rows import Row, RowError
+from fgrlhf.data.rows import Row
 from fgrlhf.text_types import Prompt
 from tasks.qa_feedback.feedback import FeedbackRow, MissingInfo, error_span
 from tasks.qa_feedback.judgements import parse, to_row

@@ -196,8 +196,8 @@ def test_two_halves_are_one_whole(tmp_path):
     lora = LoRAConfig(r=128, quantize="nf4")
     changes = {
         "train__optimizer": "adamw_8bit",
-        "train__save_interval": 2,
-        "train__eval_interval": 3,
+        "train__save_every_steps": 2,
+        "evaluation__every_steps": 3,
     }
 
     def make(name):

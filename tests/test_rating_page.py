@@ -4,15 +4,14 @@ import json
 from pathlib import Path
 
 import pytest
-from page_helpers import LOOKS, downloaded, opened, press, reload, state, violations, wait_until
+from page_helpers import PHONE, downloaded, opened, press, refused, reload, state, wait_until
 from rating_tasks import CLARITY, QUALITY, rating_task, row, write_page, write_schema
+from served_pages import kept, visiting
 from server_helpers import Client, serving
-from test_ratings import CASES, IN_ROW
-from test_served_pages import visiting
+from test_ratings import IN_ROW
 
 from fgrlhf.base.files import read_json, write_json
 from interface_html.export import Settings, export
-from interface_html.ratings import rating_problems
 from interface_html.stored import read_database
 from interface_html.tasks import feedback_of
 
@@ -41,8 +40,26 @@ def checked(tab) -> list[str]:
     return tab.evaluate("[...document.querySelectorAll('input:checked')].map((node) => node.value)")
 
 
-def test_a_held_key_gives_one_rating(chromium, task):
-    with opened(chromium, where=write_page(task, [row(0)])) as tab:
+def test_keys(chromium, task):
+    """Each part is about the next item."""
+    with opened(chromium, where=write_page(task, [row(i) for i in range(5)])) as tab:
+        assert checked(tab) == [] and tab.locator("input.unset").count() == 2  # no preselection
+        slider = tab.locator("input[type=range]")
+        assert slider.nth(0).get_attribute("aria-valuetext") == "not rated"
+        press(tab, "3", "1", "0", "1", "Control+Enter")
+        assert "Text A, Clarity has “101”" in tab.inner_text("#message")
+        assert tab.locator("[aria-invalid=true]").count() == 1
+        problems = tab.locator("#problems li")
+        assert problems.count() == 3
+        problems.nth(2).locator("button").click()  # leads to its place
+        press(tab, "7", "Escape")
+        assert slider.nth(1).get_attribute("aria-valuetext") == "7"
+        assert slider.nth(1).input_value() == "7"
+        assert tab.inner_text("#rated") == "2 of 4 ratings given"
+        reload(tab, ".pair")
+        assert tab.locator("input.percent").nth(0).input_value() == "101"
+
+        press(tab, "Escape", "]")
         for _ in range(4):
             tab.keyboard.down("5")  # the second one and later are repeats
         tab.keyboard.up("5")
@@ -50,6 +67,51 @@ def test_a_held_key_gives_one_rating(chromium, task):
         assert checked(tab) == ["5"]
         typed = tab.evaluate("[...document.querySelectorAll('input.percent')].map((x) => x.value)")
         assert typed == ["7", ""]
+
+        press(tab, "Escape", "]")
+        order = shown(tab)
+        first = VALUES[order[0]]
+        for keys in ([str(first[0])], ["ArrowDown", "7"], ["ArrowDown", "End", "5"]):
+            press(tab, *keys)
+            reload(tab, ".pair")
+            assert shown(tab) == order
+        stored = state(tab, "rating")["doc"]["ratings"]
+        assert stored[order[0]] == {"quality": first[0], "clarity": 75}
+        assert stored[order[1]] == {}
+
+        press(tab, "Escape", "]")
+        active, places = tab.locator(".pair.active"), []
+        for key in ("ArrowDown", "ArrowRight", "ArrowDown", "ArrowLeft", "ArrowUp", "ArrowUp"):
+            press(tab, key)
+            places.append(active.get_attribute("data-card"))
+        assert places == ["1", "3", "3", "1", "0", "0"]
+        press(tab, "5")
+        assert checked(tab) == ["5"] and active.get_attribute("data-card") == "1"
+        press(tab, "ArrowUp", "2")
+        assert checked(tab) == ["2"]
+        press(tab, "Control+z")
+        assert checked(tab) == ["5"]
+        press(tab, "Control+z")
+        assert checked(tab) == []
+        press(tab, "Control+Shift+Z")
+        assert checked(tab) == ["5"]
+        press(tab, "Escape", "ArrowUp", "Delete")
+        assert checked(tab) == []
+        press(tab, "6", "0")  # 0 and 6 are no values of the scale
+        assert checked(tab) == [] and tab.inner_text("#rated").startswith("0 of 4")
+
+        press(tab, "Escape", "]")
+        field = tab.locator("input.percent").nth(0)
+        slider.nth(0).focus()
+        assert field.input_value() == ""  # focus alone sets no value
+        press(tab, "Enter")
+        assert field.input_value() == "50"
+        press(tab, "ArrowRight", "ArrowUp")
+        assert field.input_value() == "52" and tab.locator("input.unset").count() == 1
+        press(tab, "End")
+        assert field.input_value() == "100"
+        press(tab, "Escape", "Control+z")
+        assert active.get_attribute("data-card") == "1"
 
 
 def test_by_keyboard_with_reloads_in_every_order(chromium, task):
@@ -69,84 +131,6 @@ def test_by_keyboard_with_reloads_in_every_order(chromium, task):
     assert sorted({tuple(entry["rating order"]) for entry in record}) == [(0, 1), (1, 0)]
     assert all(entry["seconds"]["rating"] >= 0 and entry["order"] is None for entry in record)
     assert record[0]["revision"]["rating"] == 1 and record[0]["annotator"] == "anna"
-
-
-def test_a_reload_keeps_the_order_and_the_ratings(chromium, task):
-    with opened(chromium, where=write_page(task, [row(0)])) as tab:
-        order = shown(tab)
-        first = VALUES[order[0]]
-        for keys in ([str(first[0])], ["ArrowDown", "7"], ["ArrowDown", "End", "5"]):
-            press(tab, *keys)
-            reload(tab, ".pair")
-            assert shown(tab) == order
-        stored = state(tab, "rating")["doc"]["ratings"]
-        assert stored[order[0]] == {"quality": first[0], "clarity": 75}
-        assert stored[order[1]] == {}
-        assert tab.inner_text("#rated") == "2 of 4 ratings given"
-
-
-def test_nothing_is_preselected_and_problems_lead_to_their_place(chromium, task):
-    with opened(chromium, where=write_page(task, [row(0)])) as tab:
-        assert checked(tab) == [] and tab.locator("input.unset").count() == 2
-        assert (
-            tab.locator("input[type=range]").nth(0).get_attribute("aria-valuetext") == "not rated"
-        )
-        press(tab, "3", "1", "0", "1", "Control+Enter")
-        assert "Text A, Clarity has “101”" in tab.inner_text("#message")
-        assert tab.locator("[aria-invalid=true]").count() == 1
-        problems = tab.locator("#problems li")
-        assert problems.count() == 3
-        problems.nth(2).locator("button").click()
-        press(tab, "7", "Escape")
-        slider = tab.locator("input[type=range]").nth(1)
-        assert slider.get_attribute("aria-valuetext") == "7" and slider.input_value() == "7"
-        assert tab.inner_text("#rated") == "2 of 4 ratings given"
-        reload(tab, ".pair")
-        assert tab.locator("input.percent").nth(0).input_value() == "101"
-
-
-def test_arrows_move_and_delete_and_undo_take_back(chromium, task):
-    with opened(chromium, where=write_page(task, [row(0)])) as tab:
-
-        def active():
-            return int(tab.locator(".pair.active").get_attribute("data-card"))
-
-        places = []
-        keys = ("ArrowDown", "ArrowRight", "ArrowDown", "ArrowLeft", "ArrowUp", "ArrowUp")
-        for key in keys:
-            press(tab, key)
-            places.append(active())
-        assert places == [1, 3, 3, 1, 0, 0]
-        press(tab, "5")
-        assert checked(tab) == ["5"] and active() == 1
-        press(tab, "ArrowUp", "2")
-        assert checked(tab) == ["2"]
-        press(tab, "Control+z")
-        assert checked(tab) == ["5"]
-        press(tab, "Control+z")
-        assert checked(tab) == []
-        press(tab, "Control+Shift+Z")
-        assert checked(tab) == ["5"]
-        press(tab, "Escape", "ArrowUp", "Delete")
-        assert checked(tab) == []
-        press(tab, "6", "0")  # 0 and 6 are no values of the scale
-        assert checked(tab) == [] and tab.inner_text("#rated").startswith("0 of 4")
-
-
-def test_the_slider_by_keyboard(chromium, task):
-    with opened(chromium, where=write_page(task, [row(0)])) as tab:
-        field = tab.locator("input.percent").nth(0)
-        slider = tab.locator("input[type=range]").nth(0)
-        slider.focus()
-        assert field.input_value() == ""  # focus alone sets no value
-        press(tab, "Enter")
-        assert field.input_value() == "50"
-        press(tab, "ArrowRight", "ArrowUp")
-        assert field.input_value() == "52" and tab.locator("input.unset").count() == 1
-        press(tab, "End")
-        assert field.input_value() == "100"
-        press(tab, "Escape", "Control+z")
-        assert tab.locator(".pair.active").get_attribute("data-card") == "1"
 
 
 def test_by_mouse(chromium, task):
@@ -174,11 +158,7 @@ def test_ratings_of_a_file_are_shown_and_saved_as_they_were(chromium, task, tmp_
         assert "from the file" in tab.inner_text("#position")
         assert json.loads(downloaded(tab)) == rows[:1]
         for wrong in ([IN_ROW[0]], [IN_ROW[0], {"quality": 2}], {"a": 1}):
-            write_json(tmp_path / "file.json", [row(0, ratings=wrong)])
-            tab.evaluate("FG.notice('')")
-            tab.set_input_files("#file", tmp_path / "file.json")
-            tab.wait_for_selector("#notice:not([hidden])")
-            assert "`ratings" in tab.inner_text("#notice")
+            assert "`ratings" in refused(tab, tmp_path / "file.json", [row(0, ratings=wrong)])
 
 
 def test_one_text_and_only_likert(chromium, tmp_path):
@@ -210,54 +190,8 @@ def test_every_page_of_a_task_adds_to_the_same_row(chromium, tmp_path):
         assert entry["preferences"] == [0] and entry["ratings"] == IN_ROW
 
 
-def test_browser_and_python_have_the_same_rules(chromium, task):
-    cases = [(ratings, fields) for ratings, fields in CASES if ratings]
-    with opened(chromium, where=write_page(task, [row(0)])) as tab:
-        found = tab.evaluate(
-            "cases => cases.map((ratings) => FG.ratingProblems(FG_SCHEMA, ratings)"
-            ".map(({field, reason}) => [field, reason]))",
-            [ratings for ratings, _ in cases],
-        )
-    for (ratings, fields), problems in zip(cases, found):
-        python = rating_problems(task.schema, {"ratings": ratings, "order": [0, 1]})
-        assert [field for field, _ in problems] == [field for field, _ in python] == fields
-
-
-@pytest.mark.parametrize("text", ["<img src=x onerror=alert(1)>", "<b>&amp;", "\u202eabc"])
-def test_texts_stay_texts(chromium, tmp_path, text):
-    scale = {**QUALITY, "label": text, "help": text, "anchors": {"1": text}}
-    task = rating_task(tmp_path, ratings=[scale])
-    given = row(0, responses=[text, f"{text} second"])
-    with opened(chromium, where=write_page(task, [given])) as tab:
-        texts = tab.evaluate(
-            "[...document.querySelectorAll('.candidate .output')].map((node) => node.textContent)"
-        )
-        assert sorted(texts) == [text, f"{text} second"]
-        assert tab.locator("#outputs img, #outputs b, #scales img").count() == 0
-        assert tab.evaluate("document.querySelector('dt').textContent") == text
-
-
-@pytest.mark.parametrize("width, scheme", [*LOOKS, (390, "light")])
-def test_nothing_for_axe_and_nothing_wider_than_the_window(chromium, task, scheme, width):
-    turns = [{"role": "user", "content": "Hi. " * 500}, {"role": "assistant", "content": "Yes?"}]
-    rows = [row(0, prompt=[*turns, turns[0]], responses=["https://" + "long" * 40, "Short."])]
-    options = {"bypass_csp": True, "color_scheme": scheme}
-    with opened(
-        chromium,
-        where=write_page(task, rows),
-        viewport={"width": width, "height": 800},
-        **options,
-    ) as tab:
-        press(tab, "3", "1", "0", "1", "Control+Enter")
-        for _ in range(2):
-            assert violations(tab) == []
-            assert tab.evaluate("document.documentElement.scrollWidth") <= width
-            press(tab, "Escape", "?")
-
-
 def test_by_touch_on_a_phone(chromium, task):
-    phone = {"has_touch": True, "is_mobile": True, "viewport": {"width": 390, "height": 800}}
-    with opened(chromium, where=write_page(task, [row(0)]), **phone) as tab:
+    with opened(chromium, where=write_page(task, [row(0)]), **PHONE) as tab:
         for place, output in enumerate(shown(tab)):
             quality, clarity = VALUES[output]
             tab.locator(f"[data-card='{2 * place}'] .choice").nth(quality - 1).tap()
@@ -272,12 +206,6 @@ def test_by_touch_on_a_phone(chromium, task):
 # ---- with the server -----------------------------------------------------------------------------
 
 
-def drafts_stored(tab) -> None:
-    wait_until(
-        tab, "() => !Object.keys(localStorage).some((key) => /served.*rating\\/\\d/.test(key))"
-    )
-
-
 def test_the_same_rows_as_from_disk(chromium, tmp_path, monkeypatch):
     package = tmp_path / "rated"
     write_schema(package / "interface_html", comparison="Which is better?")
@@ -290,7 +218,7 @@ def test_the_same_rows_as_from_disk(chromium, tmp_path, monkeypatch):
             for output in order:
                 quality, clarity = VALUES[output]
                 press(tab, str(quality), *str(clarity), "Enter")
-                drafts_stored(tab)
+                kept(tab)
                 reload(tab, ".pair")
                 assert shown(tab) == order
                 press(tab, *["ArrowDown"] * 2)

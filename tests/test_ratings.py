@@ -9,9 +9,9 @@ from rating_tasks import CLARITY, QUALITY, rating_task, row, write_schema
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, read_jsonl, write_json, write_jsonl
+from fgrlhf.base.records import DataError
 from fgrlhf.cli.data import main as data_main
 from fgrlhf.data.formats import COMPARISONS
-from fgrlhf.data.problems import DataError
 from fgrlhf.stats import Interval
 from interface_html import agreement, reliability
 from interface_html.agreement_figures import report
@@ -74,7 +74,7 @@ def test_mistakes_of_a_schema_are_named(tmp_path, ratings, message):
     assert message in str(error.value)
 
 
-# ---- rules (the browser has the same: test_rating_page.py) ---------------------------------------
+# ---- rules (the browser has the same: test_page_rules.py) ---------------------------------------
 
 # ratings, and the fields that are complained about
 CASES = [
@@ -131,11 +131,11 @@ def test_rows_with_ratings_come_back(task, tmp_path):
 @pytest.mark.parametrize(
     "ratings, message",
     [
-        ([{"quality": 9, "clarity": 80}, IN_ROW[1]], "ratings[0].quality: 9 is no whole number"),
-        ([IN_ROW[0], {"quality": 2}], "ratings[1].clarity: missing"),
-        (IN_ROW[:1], "ratings: has 1 entries, must have 2"),
-        ({"quality": 1}, "ratings: must be an array"),
-        ([4, 2], "ratings[0]: must be an object"),
+        ([{"quality": 9, "clarity": 80}, IN_ROW[1]], "`ratings[0].quality`: 9 is no whole number"),
+        ([IN_ROW[0], {"quality": 2}], "`ratings[1].clarity`: missing"),
+        (IN_ROW[:1], "`ratings`: has 1 entries, must have 2"),
+        ({"quality": 1}, "`ratings`: must be a list"),
+        ([4, 2], "`ratings[0]`: must be an object"),
     ],
 )
 def test_malformed_ratings_of_a_row_are_named(task, tmp_path, ratings, message):

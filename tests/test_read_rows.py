@@ -21,7 +21,6 @@ from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_json, write_jsonl
 from fgrlhf.base.program import why_refused
 from fgrlhf.data import read
-from fgrlhf.data.checks import text_problem
 from fgrlhf.data.read import read_rows, write_rows
 
 ROWS = [
@@ -394,15 +393,3 @@ def test_parquet_that_unpacks_to_far_more_than_its_size_is_refused(tmp_path, as_
     few = tmp_path / "few.parquet"
     pyarrow.parquet.write_table(table.slice(0, 20), few)
     assert len(read_rows(few)) == 20
-
-
-def test_the_place_of_half_a_character_is_named():
-    assert (
-        text_problem("a \ud83d")
-        == "character 2 is half of a surrogate pair (\\ud83d), which is not a character"
-    )
-    assert (
-        text_problem("") == "must be a text that is not empty"
-        and text_problem("", may_be_blank=True) is None
-    )
-    assert text_problem("\U0001f642 é") is None

@@ -1,45 +1,13 @@
 """The comparison page: "no answer is acceptable", and what was seen of the answers."""
 
-import itertools
 import json
 
-import pytest
 from made_tasks import saved
-from page_helpers import ITEM, QA, downloaded, opened, press, reload, violations
-from server_helpers import serving
+from page_helpers import ITEM, downloaded, opened, press, reload
 from test_annotation_page import ROW as QA_ROW
-from test_served_pages import visiting
 
-from interface_html import export, submissions
-from interface_html.rules import comparison_problems
-
-COMPARED = {"preference": [0] * 6, "order": [0, 1, 2, 3]}
-SEEN = {"seconds": 2.5, "share": 0.5}
 LONG = {f"prediction {number}": f"Answer {number}. " * 700 for number in range(1, 5)}
 WARNING = "You chose before you can have read"
-
-
-def test_python_and_the_browser_have_the_same_rules(chromium):
-    values = (0, 1, 0.5, 1e7, -1, 1.5, 2e7, True, "1", None, [], float("inf"))
-    lists = [None, {}, [], [SEEN] * 3, [SEEN] * 4, [SEEN] * 5, [None, SEEN, SEEN, SEEN]]
-    lists += [[{**SEEN, "more": 1}, *[SEEN] * 3], [{"seconds": 1}, *[SEEN] * 3], [[], *[SEEN] * 3]]
-    for key, value in itertools.product(SEEN, values):
-        lists.append([SEEN, {**SEEN, key: value}, SEEN, SEEN])
-    docs = [{"seen": seen} for seen in lists]
-    docs += [{"all-bad": value} for value in (True, False, 0, 1, "true", None)]
-    docs += [{}, {"all-bad": 3, "seen": 3}]
-    with opened(chromium, items=None) as tab:
-        found = tab.evaluate(
-            "docs => docs.map((doc) =>"
-            " FG.readingProblems(FG_SCHEMA, doc).map(({ field, reason }) => [field, reason]))",
-            docs,
-        )
-    accepted = 0
-    for doc, problems in zip(docs, found):
-        expected = comparison_problems(QA.schema, {**COMPARED, **doc})
-        accepted += not expected
-        assert [field for field, _ in problems] == [field for field, _ in expected], doc
-    assert 8 <= accepted <= len(docs) / 2
 
 
 def test_the_time_in_view_and_the_share_by_hand(chromium):
@@ -115,9 +83,9 @@ def test_scrolling_through_in_no_time_is_not_reading(chromium, tmp_path):
 
 
 def test_no_answer_is_acceptable(chromium, tmp_path):
-    with opened(chromium, "comparison", tmp_path=tmp_path, bypass_csp=True) as tab:
+    with opened(chromium, "comparison", tmp_path=tmp_path) as tab:
         press(tab, *"000000", "b")
-        assert tab.is_checked("#all-bad") and violations(tab) == []
+        assert tab.is_checked("#all-bad")
         reload(tab, ".pair")
         assert tab.is_checked("#all-bad")
         press(tab, "Control+z")
@@ -131,27 +99,3 @@ def test_no_answer_is_acceptable(chromium, tmp_path):
         (entry,) = saved(tab, "#record")
         assert entry["all-bad"] is True
         assert json.loads(downloaded(tab)) == [{**QA_ROW, "preference": [0] * 6}]
-
-
-def test_the_server_stores_both_and_exports_neither(chromium, tmp_path):
-    with serving(tmp_path, items=1) as server, visiting(chromium, server, "comparison") as tab:
-        press(tab, *"000000", "b", "Control+Enter")
-        tab.wait_for_selector("#empty:not([hidden])")
-        tab.click("#previous")
-        tab.wait_for_selector("#work:not([hidden])")
-        assert tab.is_checked("#all-bad")
-    out = tmp_path / "all.jsonl"
-    settings = {"task": "qa_feedback", "db": str(server.db), "out": str(out)}
-    submissions.write_submissions(submissions.Settings(**settings))
-    (line,) = map(json.loads, out.read_text().splitlines())
-    assert line["doc"]["all-bad"] is True and len(line["doc"]["seen"]) == 4
-    export.export(export.Settings(**settings, pages="comparison"))
-    (row,) = json.loads(out.read_text())
-    assert set(row) == {*QA_ROW, "preference", "decided"}
-
-
-@pytest.mark.parametrize("width", [320, 1280])
-def test_the_choices_fit_the_window(chromium, tmp_path, width):
-    view = {"width": width, "height": 800}
-    with opened(chromium, "comparison", tmp_path=tmp_path, viewport=view) as tab:
-        assert tab.evaluate("document.documentElement.scrollWidth") <= width

@@ -235,9 +235,9 @@ def train(folder: Path, server: Served, until: int | None = None, **changes) -> 
         folder,
         algorithm__name="grpo",
         train__total_episodes=48,
-        train__save_interval=1,
+        train__save_every_steps=1,
         train__lr=1e-2,
-        model__policy_model__train_generation_kwargs=drawn,
+        model__train_generation_kwargs=drawn,
         sampler=server.settings(importance_cap=2.0, **changes),
     )
     tiny.POLICIES["servable"] = servable

@@ -66,7 +66,7 @@ def test_an_id_of_another_prompt_is_refused(items):
     wrong = [{"id": "7", **row} for row in SAMPLES[:1]]
     with pytest.raises(UserError) as caught:
         items(wrong, [{"id": "7", **PROMPTS[1]}])
-    assert "s.json, row 0, id: 7 is another prompt in p.json" in str(caught.value)
+    assert "row 0, `id`: 7 is another prompt in p.json" in str(caught.value)
     assert "there `What is 1 + 1?`, here `What is 0 + 0?`" in str(caught.value)
 
 

@@ -60,7 +60,7 @@ def write_evaluation(folder, policy, reference, reward):
     interval = {"mean": reward, "low": reward, "high": reward}
     write_json(folder / "summary.json", {"reward": interval})
     text = f"split: test\npolicy: {policy}\n"
-    text += f"resolved: {{model: {{policy_model: {{ckpt: {reference}}}}}}}\n"
+    text += f"resolved: {{model: {{ckpt: {reference}}}}}\n"
     write_text(folder / "config.yaml", text)
 
 

@@ -35,12 +35,12 @@ def sections(tmp_path, classifier_folder) -> dict:
     result = {
         "segment_classifier": (kinds["segment_classifier"], {"ckpt": segment, "values": values}),
         "sequence_scorer": (kinds["sequence_scorer"], {"ckpt": sequence}),
-        "classifier": (kinds["classifier"], label),
         "preference": (Preference, {"ckpt": sequence}),
     }
     for section in scorers:
-        increment = {"scorer": section, "better": "high"}
-        result[f"increment of {section['kind']}"] = (kinds["increment"], increment)
+        for reads in ("segment", "increment"):
+            score = {"scorer": section, "reads": reads}
+            result[f"{reads} of {section['kind']}"] = (kinds["score"], score)
     return result
 
 
@@ -84,7 +84,7 @@ def test_other_devices_are_refused(device):
     "section",
     [
         {"kind": "length", "max_words": 5, "value": -1},
-        {"kind": "increment", "scorer": {"kind": "linear", "ckpt": "r"}, "better": "low"},
+        {"kind": "score", "scorer": {"kind": "linear", "ckpt": "r"}},
         {"kind": "python", "of": "a.B"},
     ],
 )

@@ -19,7 +19,6 @@ from transformers import (
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, write_json
-from fgrlhf.configs.older_configs import with_new_keys
 from fgrlhf.configs.strict import validate
 from fgrlhf.reward import AtEnd, CombinedReward
 from fgrlhf.reward_models import loading
@@ -39,7 +38,7 @@ from tasks.qa_feedback.task import TASK as QA
 CONTEXT = RewardContext(prefix=lambda prompt, with_context: prompt.text.split())
 PROMPTS = [Prompt("0", "ask"), Prompt("1", "ask more")]
 BASE = {
-    "model": {"policy_model": {"ckpt": "p"}, "value_model": {"ckpt": "p"}},
+    "model": {"ckpt": "p", "value_model": {"ckpt": "p"}},
     "logging": {"save_dir": "out"},
 }
 
@@ -118,7 +117,7 @@ class Politeness:
 
 
 def test_the_hash_of_a_served_reward_is_explained():
-    section = {"kind": "http", "url": "http://127.0.0.1:1", "model_sha256": "3b6f..."}
+    section = {"kind": "reward_server", "url": "http://127.0.0.1:1", "model_sha256": "3b6f..."}
     with pytest.raises(UserError, match="64 hexadecimal digits that `fgrlhf reward-serve` prints"):
         built(a=section)
 
@@ -209,14 +208,6 @@ def test_words_and_sentences_of_a_script_without_spaces():
     assert values(scores) == [(0, 12, 1.0)]
 
 
-def test_an_earlier_run_continues_with_the_published_segmenter():
-    for level, before in (("sentence", "published"), ("whole", "multilingual")):
-        (config,) = parsed(a={"kind": "regex", "pattern": "o", "value": 1, "level": level}).values()
-        recorded = config.model_dump(mode="json")
-        del recorded["segmenter"]
-        assert with_new_keys(recorded, config)["segmenter"] == before
-
-
 @pytest.mark.parametrize(
     "wrong", [{"segmenter": "nltk"}, {"segmenter": "published", "level": "step"}]
 )
@@ -298,11 +289,13 @@ def logits(classifier, text: str) -> torch.Tensor:
 
 def test_a_classifier_gives_the_probability_or_the_log_odds_of_a_label(classifier):
     text = "the red cat. a dog sees the bird."
-    section = {"kind": "classifier", "ckpt": str(classifier), "label": "toxic"}
+    scorer = {"kind": "classifier", "ckpt": str(classifier), "label": "toxic"}
+    section = {"kind": "score", "scorer": scorer}
     probability = logits(classifier, text).softmax(0)[1].item()
     (whole,) = built(a=section)["a"].segment_scores(PROMPTS[:1], [text])
     assert values(whole) == [(0, None, pytest.approx(probability, abs=1e-5))]
-    scaled = section | {"score": "log_odds", "scale": -2, "threshold": 0.5}
+    log_odds = {**scorer, "score": "log_odds"}
+    scaled = {"kind": "score", "scorer": log_odds, "scale": -2, "threshold": 0.5}
     (whole,) = built(a=scaled)["a"].segment_scores(PROMPTS[:1], [text])
     odds = torch.logit(torch.tensor(probability, dtype=torch.float64)).item()
     assert whole[0].value == pytest.approx(-2 * (odds - 0.5), abs=1e-4)
@@ -310,7 +303,8 @@ def test_a_classifier_gives_the_probability_or_the_log_odds_of_a_label(classifie
 
 def test_a_classifier_counts_the_inputs_that_it_cuts(classifier):
     """The trainer logs them as `cut/<name>`. It reads 32 tokens."""
-    reward = built(a={"kind": "classifier", "ckpt": str(classifier), "label": "toxic"})["a"]
+    scorer = {"kind": "classifier", "ckpt": str(classifier), "label": "toxic"}
+    reward = built(a={"kind": "score", "scorer": scorer})["a"]
     ends = " ".join(["dog"] * 31)
     reward.segment_scores(PROMPTS[:1] * 3, ["the red cat.", ends, f"{ends} {ends}"])
     tokens = [len(tiny.tokenizer()(text)["input_ids"]) for text in (ends, f"{ends} {ends}")]
@@ -352,8 +346,8 @@ def test_a_score_does_not_depend_on_the_other_texts(
     tokenizer.save_pretrained(tmp_path)
     file = tmp_path / "tokenizer_config.json"
     write_json(file, read_json(file) | {"padding_side": padding_side})
-    section = {"kind": "classifier", "ckpt": str(tmp_path), "label": "LABEL_1"}
-    reward: ScorerReward = built(a=section)["a"]
+    scorer = {"kind": "classifier", "ckpt": str(tmp_path), "label": "LABEL_1"}
+    reward: ScorerReward = built(a={"kind": "score", "scorer": scorer})["a"]
     texts = ["the red cat", "", "the red cat sees a dog and the dog likes one bird"]
     prompts = PROMPTS[:1] * 3
     alone = [reward.scorer.score(prompts[:1], [text])[0] for text in texts]
@@ -362,8 +356,9 @@ def test_a_score_does_not_depend_on_the_other_texts(
 
 def test_differences_add_up_to_the_whole(classifier):
     texts = ["the red cat. a dog sees the bird. the end", ""]
-    section = {"kind": "classifier", "ckpt": str(classifier), "label": "rude", "level": "sentence"}
-    reward: ScorerReward = built(a=section | {"reads": "difference", "batch_size": 2})["a"]
+    scorer = {"kind": "classifier", "ckpt": str(classifier), "label": "rude", "batch_size": 2}
+    section = {"kind": "score", "scorer": scorer, "level": "sentence"}
+    reward: ScorerReward = built(a=section | {"reads": "increment"})["a"]
     parts, none = reward.segment_scores(PROMPTS, texts)
     whole = logits(classifier, texts[0]).softmax(0)[2] - logits(classifier, "").softmax(0)[2]
     assert len(parts) == 3 and none == []
@@ -401,8 +396,10 @@ def test_a_long_text_is_cut_to_what_the_classifier_reads(
     model = model_class(config).eval()
     model.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
-    section = {"kind": "classifier", "ckpt": str(tmp_path), "label": "toxic"}
-    (scores,) = built(a=section)["a"].segment_scores(PROMPTS[:1], ["red cat " * 15])
+    scorer = {"kind": "classifier", "ckpt": str(tmp_path), "label": "toxic"}
+    (scores,) = built(a={"kind": "score", "scorer": scorer})["a"].segment_scores(
+        PROMPTS[:1], ["red cat " * 15]
+    )
     ids = tokenizer("red cat " * 15)["input_ids"][:readable]
     with torch.no_grad():
         expected = model(input_ids=torch.tensor([ids])).logits.softmax(1)[0, 1].item()
@@ -410,10 +407,11 @@ def test_a_long_text_is_cut_to_what_the_classifier_reads(
 
 
 def test_an_unknown_label_is_refused_with_the_known_ones(classifier):
-    section = {"kind": "classifier", "ckpt": str(classifier), "label": "toxi"}
+    scorer = {"kind": "classifier", "ckpt": str(classifier), "label": "toxi"}
+    section = {"kind": "score", "scorer": scorer}
     with pytest.raises(
         UserError, match="no label `toxi`; did you mean `toxic`. known: fine, toxic"
     ):
         built(a=section)
     with pytest.raises(UserError, match="no text classifier could be loaded from `/nowhere/x`"):
-        built(a=section | {"ckpt": "/nowhere/x"})
+        built(a={"kind": "score", "scorer": {**scorer, "ckpt": "/nowhere/x"}})

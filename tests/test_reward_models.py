@@ -37,7 +37,7 @@ from fgrlhf.reward_models.scoring import (
 )
 from fgrlhf.reward_models.spec import RewardModelSpec
 from fgrlhf.reward_utils import BLANK, PUBLISHED, load_segmenter
-from fgrlhf.rewards.kinds import LIBRARY_REWARDS
+from fgrlhf.rewards.kinds import LIBRARY_REWARDS, SegmentClassifier
 from fgrlhf.scorers.base import RewardContext
 from fgrlhf.text_types import Prompt
 from reward_modeling.data import read_segment_rows
@@ -811,7 +811,7 @@ def test_kinds_are_not_mixed_up(tmp_path):
 def test_broken_spec_is_named(tmp_path):
     folder = save(scorer(tmp_path, "seq2seq"), tmp_path / "rm")
     (folder / "reward_model.json").write_text('{"kind": "segment"}')
-    with pytest.raises(UserError, match="does not describe a reward model"):
+    with pytest.raises(UserError, match="cannot be used as a reward model"):
         load_reward_model(folder, rm.prefix_fn)
     (folder / "reward_model.json").write_text("{")
     with pytest.raises(UserError, match="not valid JSON"):
@@ -889,16 +889,19 @@ def test_published_names_give_defaults_and_the_config_gives_facts(tmp_path):
     """`relevance_model` implies an input without passages; this folder was trained with them."""
     folder = save(scorer(tmp_path, "encoder", with_context=True), tmp_path / "rm")
     assert Relevance.published["with_context"] is False
+    config = Relevance(ckpt=str(folder), positive_reward=0.3, negative_reward=-0.3)
+    reward = config.build(RewardContext(rm.prefix_fn))
+    assert reward.scorer.spec.with_context is True
 
-    def build(**changes):
-        config = Relevance(ckpt=str(folder), positive_reward=0.3, negative_reward=-0.3, **changes)
-        return config.build(RewardContext(rm.prefix_fn))
+    def given(**facts):
+        values = {"error": -1.0}
+        section = SegmentClassifier(ckpt=str(folder), values=values, **facts)
+        return section.build(RewardContext(rm.prefix_fn))
 
-    assert build().scorer.spec.with_context is True
     with pytest.raises(UserError, match="error_label=OTHER was given"):
-        build(error_label="OTHER")
+        given(error_label="OTHER")
     with pytest.raises(UserError, match="with_context=False was given"):
-        build(with_context=False)
+        given(with_context=False)
 
 
 # ---- folders that are not sound ------------------------------------------------------------------
@@ -933,13 +936,13 @@ def test_missing_tensors_are_refused_in_use(tmp_path, shape, kind):
 
 @pytest.mark.parametrize("shape", rm.SHAPES)
 def test_hostile_folders_are_refused_in_use_and_in_training(tmp_path, shape):
-    from reward_modeling.config import ModelSection
+    from reward_modeling.config import RMModelConfig
     from reward_modeling.network import load_network
 
     def attempts(folder):
         yield lambda: load_reward_model(folder, rm.prefix_fn)
         yield lambda: load_network(
-            ModelSection(ckpt=str(folder), max_length=64), "segment", {0: "E", 1: "O"}
+            RMModelConfig(ckpt=str(folder), max_input_len=64), "segment", {0: "E", 1: "O"}
         )
 
     for name, damage, reason in (
@@ -985,12 +988,12 @@ def bloat(path):
 
 @pytest.mark.parametrize("shape", rm.SHAPES)
 def test_training_starts_without_a_head_but_not_without_a_trunk(tmp_path, shape):
-    from reward_modeling.config import ModelSection
+    from reward_modeling.config import RMModelConfig
     from reward_modeling.network import load_network
 
     def start(folder):
         return load_network(
-            ModelSection(ckpt=str(folder), max_length=64), "segment", {0: "E", 1: "O"}
+            RMModelConfig(ckpt=str(folder), max_input_len=64), "segment", {0: "E", 1: "O"}
         )
 
     folder = rm.start(tmp_path, shape)
@@ -1001,10 +1004,10 @@ def test_training_starts_without_a_head_but_not_without_a_trunk(tmp_path, shape)
 
 
 def test_training_may_start_from_a_classifier_of_other_labels_but_not_of_another_size(tmp_path):
-    from reward_modeling.config import ModelSection
+    from reward_modeling.config import RMModelConfig
     from reward_modeling.network import load_network
 
-    section = ModelSection(ckpt=str(tmp_path / "three"), max_length=64)
+    section = RMModelConfig(ckpt=str(tmp_path / "three"), max_input_len=64)
     published(tmp_path / "three", ("F-ERR", "Ignore", "O"))
     network, _ = load_network(section, "segment", {0: "E", 1: "O"})
     assert network.classifier.out_features == 2
@@ -1063,7 +1066,7 @@ def test_tensors_that_the_config_does_not_ask_for_are_refused_in_use(tmp_path):
 
 
 def test_a_tokenizer_of_another_model_is_refused(tmp_path):
-    from reward_modeling.config import ModelSection
+    from reward_modeling.config import RMModelConfig
     from reward_modeling.network import load_network
 
     folder = save(scorer(tmp_path, "causal"), tmp_path / "rm")
@@ -1073,7 +1076,7 @@ def test_a_tokenizer_of_another_model_is_refused(tmp_path):
     with pytest.raises(UserError, match="tokens up to number 319, but the network has only"):
         load_reward_model(folder, rm.prefix_fn)
     with pytest.raises(UserError, match="tokens up to number 319"):
-        load_network(ModelSection(ckpt=str(start), max_length=64), "sequence")
+        load_network(RMModelConfig(ckpt=str(start), max_input_len=64), "sequence")
 
 
 def test_files_that_do_not_work_together_are_refused(tmp_path):

@@ -16,7 +16,7 @@ from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, write_json
 from fgrlhf.configs.strict import validate
 from fgrlhf.reward_models.prefix import text_prefix
-from fgrlhf.rewards.kinds import Increment, Length, MissingEos, SegmentClassifier
+from fgrlhf.rewards.kinds import Length, MissingEos, Score, SegmentClassifier
 from fgrlhf.rewards.protocol import request_of
 from fgrlhf.rewards.server import Limits, ServedReward, model_sha256
 from fgrlhf.scorers.kinds import SegmentModelScorer
@@ -213,15 +213,15 @@ def test_the_model_of_a_scorer_counts(tmp_path):
     digests = set()
     for seed in (1, 2):
         scorer = SegmentModelScorer(ckpt=save_model(tmp_path, "segment", seed))
-        digests.add(model_sha256(Increment(scorer=scorer, better="high"), "fp32"))
+        digests.add(model_sha256(Score(scorer=scorer), "fp32"))
     assert len(digests) == 2
 
 
 def test_settings_that_change_no_value_are_not_in_the_hash():
     def digest(**settings):
         scorer = {"kind": "judge", "url": "https://a.org/v1", "model": "m", "criterion": "c"}
-        increment = {"kind": "increment", "better": "low", "scorer": {**scorer, **settings}}
-        return model_sha256(validate(Increment, increment, "test"), "fp32")
+        section = {"kind": "score", "scorer": {**scorer, **settings}}
+        return model_sha256(validate(Score, section, "test"), "fp32")
 
     assert digest() == digest(cache="b", timeout_s=5.0, parallel=2)
     assert len({digest(), digest(model="n"), digest(high=5.0)}) == 3

@@ -23,7 +23,7 @@ from fgrlhf.reward_models.prefix import text_prefix
 from fgrlhf.reward_models.spec import RewardModelSpec
 from fgrlhf.text_types import Prompt
 from reward_modeling import command
-from reward_modeling.config import ModelSection
+from reward_modeling.config import RMModelConfig
 from reward_modeling.network import load_network
 from reward_modeling.run_pref_rm import train
 
@@ -37,7 +37,7 @@ ROWS = [  # prompt, answer: of unequal length
 def reward_model(folder, start, line_breaks=False, kind="sequence", **changes) -> str:
     """A random reward model with large scores, as its training saves it."""
     shape = changes.pop("shape", "causal")
-    section = ModelSection(ckpt=str(start), shape=shape, max_length=200, **changes)
+    section = RMModelConfig(ckpt=str(start), shape=shape, max_input_len=200, **changes)
     facts = {"mean": 1.5, "std": 2.0}
     if kind == "segment":
         labels = dict(enumerate(rm.LABELS))

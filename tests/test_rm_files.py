@@ -13,11 +13,11 @@ from judged_rows import span
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.program import run_main
+from fgrlhf.base.records import DataError
 from fgrlhf.data.judgements import Judgement
 from fgrlhf.reward_utils import BLANK, load_segmenter
 from reward_modeling.segment_files import segment_file, segment_tags, tagged_words
 from tasks.qa_feedback.feedback import (
-    DataError,
     FeedbackRow,
     MissingInfo,
     error_span,
@@ -376,9 +376,9 @@ def test_bad_rows_stop_everything(tmp_path):
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(DataError) as caught:
         create_rm_files(Settings(data_dir=str(tmp_path)))
-    assert [(problem.row, problem.field) for problem in caught.value.problems] == [
-        (1, "gold"),
+    assert [(problem.row, problem.key) for problem in caught.value.problems] == [
         (1, "preference"),
+        (1, "gold"),
     ]
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -444,9 +444,7 @@ def test_the_program_reports_bad_rows_without_a_traceback(tmp_path, monkeypatch,
         run_main(program)
     assert stopped.value.code == 2
     line = capsys.readouterr().err.splitlines()[1]
-    assert line.startswith(
-        f"  {tmp_path}/dev_feedback.json, row 1, preference: has 1 entries, must have 6"
-    )
+    assert line.startswith("  row 1, `preference`: has 1 entries, must have 6")
     assert not (tmp_path / "COMP_sequence").exists()
 
 

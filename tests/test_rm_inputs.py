@@ -289,12 +289,12 @@ def test_cuts_are_counted(shape):
     assert built.cuts == Cuts(inputs=4, prefixes=2, contexts=2, responses=1, unread_segments=1)
     assert (
         built.cuts.describe(12)
-        == "2 of 4 inputs: context cut to fit model.max_length=12; 1 responses cut, "
+        == "2 of 4 inputs: context cut to fit model.max_input_len=12; 1 responses cut, "
         "1 of their segments are not judged"
     )
     assert (
         Cuts(267, 12, 12).describe(1024)
-        == "12 of 267 inputs: context cut to fit model.max_length=1024; 0 responses cut"
+        == "12 of 267 inputs: context cut to fit model.max_input_len=1024; 0 responses cut"
     )
     assert "3 prompts cut beyond their context" in Cuts(9, 9, 9, 9, 3, 9).describe(2)
 

@@ -17,7 +17,7 @@ from fgrlhf.models.lora import has_adapters
 from fgrlhf.reward_models.loading import load_reward_model
 from fgrlhf.reward_models.scoring import SegmentScorer, SequenceScorer
 from reward_modeling import run_fg_rm, run_pref_rm, training
-from reward_modeling.config import ModelSection
+from reward_modeling.config import RMModelConfig
 from reward_modeling.network import load_network
 
 MODULES = {"segment": (segment, run_fg_rm), "sequence": (pairs, run_pref_rm)}
@@ -148,7 +148,7 @@ def test_a_pooler_that_the_checkpoint_may_lack_is_trained_whole(tmp_path):
     bert = BertConfig(vocab_size=len(tokenizer), num_hidden_layers=2, pad_token_id=0, **size)
     BertModel(bert, add_pooling_layer=False).save_pretrained(tmp_path / "bert")
     tokenizer.save_pretrained(tmp_path / "bert")
-    settings = ModelSection(ckpt=str(tmp_path / "bert"), max_length=64, lora=LORA)
+    settings = RMModelConfig(ckpt=str(tmp_path / "bert"), max_input_len=64, lora=LORA)
     network, _ = load_network(settings, "sequence")
     names = {name for name, p in network.named_parameters() if p.requires_grad}
     whole = {name for name in names if ".lora_" not in name}

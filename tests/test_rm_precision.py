@@ -12,7 +12,7 @@ from fgrlhf.reward_models.loading import load_reward_model
 from fgrlhf.reward_models.scoring import SegmentScorer, SequenceScorer, decoder_start
 from fgrlhf.reward_models.spec import RewardModelSpec
 from fgrlhf.reward_utils import BLANK, load_segmenter
-from reward_modeling.config import ModelSection
+from reward_modeling.config import RMModelConfig
 from reward_modeling.network import load_network
 
 TEXTS = ["the cat sees a dog, and the red bird likes one.", "a blue dog sees the cat."]
@@ -37,7 +37,7 @@ def half_checkpoint(folder, shape, dtype):
 
 def trained_scorer(folder, shape, kind, dtype, feature=False):
     """A reward model from a half-precision checkpoint, changed as little as by training."""
-    section = ModelSection(
+    section = RMModelConfig(
         ckpt=str(half_checkpoint(folder, shape, dtype)),
         shape=shape,
         max_length=64,
@@ -126,7 +126,7 @@ def test_a_folder_whose_trunk_names_a_dtype_is_read_in_fp32(tmp_path, shape, key
     ],
 )
 def test_a_small_step_moves_the_weights(tmp_path, shape, kind, dtype):
-    section = ModelSection(
+    section = RMModelConfig(
         ckpt=str(half_checkpoint(tmp_path, shape, dtype)), shape=shape, max_length=64
     )
     network, tokenizer = load_network(section, kind, LABELS if kind == "segment" else None)

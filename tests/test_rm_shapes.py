@@ -55,7 +55,7 @@ from fgrlhf.reward_models.spec import RewardModelSpec
 from fgrlhf.scorers.classifier import LabelScorer
 from fgrlhf.scorers.kinds import ClassifierScorer
 from fgrlhf.text_types import Prompt
-from reward_modeling.config import ModelSection
+from reward_modeling.config import RMModelConfig
 from reward_modeling.network import load_network
 from reward_modeling.run_fg_rm import train
 
@@ -112,7 +112,7 @@ def checkpoint(folder, models, name):
 def load(ckpt, shape="auto", kind="segment", **more):
     labels = {0: "NF-ERR", 1: "O"} if kind == "segment" else None
     return load_network(
-        ModelSection(ckpt=str(ckpt), shape=shape, max_length=64, **more), kind, labels
+        RMModelConfig(ckpt=str(ckpt), shape=shape, max_input_len=64, **more), kind, labels
     )[0]
 
 
@@ -153,7 +153,7 @@ def test_a_small_vocabulary_is_enough(size):
 @pytest.mark.parametrize("kind", ["segment", "sequence"])
 @pytest.mark.parametrize("shape", rm.SHAPES)
 def test_auto_is_the_shape_of_the_checkpoint(tmp_path, shape, kind):
-    assert ModelSection(ckpt="x").shape == "auto"
+    assert RMModelConfig(ckpt="x").shape == "auto"
     torch.manual_seed(1)
     network = load(rm.start(tmp_path, shape), kind=kind)
     assert shape_of(network) == shape
@@ -218,7 +218,7 @@ def test_the_spec_holds_the_shape_that_was_taken_and_what_was_cut(tmp_path, caps
         tmp_path,
         "causal",
         model__shape="auto",
-        model__max_length=20,
+        model__max_input_len=20,
         train__max_steps=2,
         evaluation__every_steps=2,
     )

@@ -1,58 +1,16 @@
-"""`reward_model.json` is typed: all errors are reported at once, with file and key."""
+"""`reward_model.json`: what training writes is read back, and fits its network."""
 
 import json
-import re
 
 import pytest
 import rm_helpers as rm
-import spacy
 from test_reward_models import save, scorer, spec
 
-from fgrlhf.base.errors import UserError, first_problems
+from fgrlhf.base.errors import UserError
 from fgrlhf.reward_models.loading import load_reward_model
-from fgrlhf.reward_models.spec import RewardModelSpec, spec_problems
+from fgrlhf.reward_models.spec import RewardModelSpec
 
 NAN, INF = float("nan"), float("inf")
-BAD = {
-    "kind": [None, "x", 5, ["segment"], {}, True],
-    "shape": [None, "x", "auto", 5, []],
-    "level": [None, "chapter", "token", 5, {}],
-    "with_context": ["no", "true", 0, 1, None, []],
-    "max_length": [-1, 0, None, "512", 1e30, 10**30, 512.0, True, [512], 2**20 + 1],
-    "labels": [
-        5,
-        None,
-        "NF-ERR",
-        [1, 2],
-        ["NF-ERR", "NF-ERR", "O"],
-        {"NF-ERR": 0, "O": 1},
-        [["NF-ERR"], "O"],
-        ["", "O"],
-    ],
-    "error_label": [None, 5, "X", "O", ["NF-ERR"]],
-    "ok_label": [None, 5, "X", {}],
-    "segmenter": [
-        [],
-        5,
-        "blank_en_sentencizer",
-        {},
-        {"name": "blank_en_sentencizer"},
-        {"version": "1"},
-        {"name": "pip", "version": "1"},
-        {"name": "pytest", "version": "1"},
-        {"name": 3, "version": "1"},
-        {"name": "blank_en_sentencizer", "version": 3},
-        {"name": "../x_y_sm", "version": "1"},
-        {"name": "/tmp/en_core_web_sm", "version": "1"},
-        {"name": "blank_en_sentencizer", "version": "1", "path": "/"},
-    ],
-    "metrics": [5, None, [], "x"],
-}
-BAD_MOMENTS = {
-    "mean": ["a", True, [0.0], None, {}, 10**400],
-    "std": ["1", True, 0, 0.0, -1.0, [1.0], None, 10**400],
-    "level": ["sentence"],
-}
 
 
 def written(folder, spec_kind, **changes):
@@ -62,72 +20,11 @@ def written(folder, spec_kind, **changes):
     return path
 
 
-@pytest.mark.parametrize(
-    "kind, key, value",
-    [
-        *(("segment", key, value) for key, values in BAD.items() for value in values),
-        *(("sequence", key, value) for key, values in BAD_MOMENTS.items() for value in values),
-    ],
-)
-def test_a_bad_value_is_named_with_file_and_key(tmp_path, kind, key, value, monkeypatch):
-    monkeypatch.setattr(
-        spacy, "load", lambda *args, **kwargs: pytest.fail("a package was imported")
-    )
-    path = written(tmp_path, kind, **{key: value})
-    with pytest.raises(UserError) as error:
-        RewardModelSpec.read(tmp_path)
-    assert str(path) in str(error.value) and f"{key}" in str(error.value)
-    assert len(str(error.value)) < 600
-
-
-@pytest.mark.parametrize("key", ["mean", "std"])
-@pytest.mark.parametrize("value", [NAN, INF, -INF])
-def test_moments_that_are_not_finite_are_refused(tmp_path, key, value):
-    """An infinite std would make every z-score zero. JSON has no such numbers."""
-    path = written(tmp_path, "sequence", **{key: value})
-    with pytest.raises(UserError, match=re.escape(str(path))):
-        RewardModelSpec.read(tmp_path)
-    row = {
-        "kind": "sequence",
-        "shape": "causal",
-        "level": "sequence",
-        "with_context": True,
-        "max_length": 9,
-    }
-    assert [
-        p.split(":")[0] for p in spec_problems({**row, "mean": 0.0, "std": 1.0, key: value})
-    ] == [key]
-    with pytest.raises(UserError, match="finite"):
-        RewardModelSpec(**{**row, "mean": 0.0, "std": 1.0, key: value})
-
-
-def test_all_mistakes_are_reported_at_once(tmp_path):
-    written(tmp_path, "segment", max_length=-1, with_context="no", labels=5, colour="red")
-    with pytest.raises(UserError) as error:
-        RewardModelSpec.read(tmp_path)
-    lines = str(error.value).splitlines()
-    assert lines[0].endswith("reward_model.json does not describe a reward model:")
-    assert [line.split(":")[0].strip() for line in lines[1:-1]] == [
-        "colour",
-        "with_context",
-        "max_length",
-        "labels",
-    ]
-    assert lines[3] == "  max_length: must be a whole number of tokens from 1 to 1048576 (it is -1)"
-
-
-@pytest.mark.parametrize("value", [[], 5, "x", None, [[]], {}, {"kind": "segment"}])
-def test_another_kind_of_json_is_refused(value):
-    assert spec_problems(value)
-
-
-def test_a_message_stays_short():
-    row = {f"key{i}": 0 for i in range(5000)}
-    assert len(spec_problems(row)) == 5005
-    lines = first_problems(spec_problems(row))
-    assert len(lines) == 21 and lines[-1] == "... and 4985 more"
-    long = spec_problems({**{key: "x" * 200_000 for key in BAD}, "x" * 200_000: 1})
-    assert all(len(problem) < 300 for problem in long)
+@pytest.mark.parametrize("moments", [{"mean": NAN}, {"std": INF}, {"std": 0.0}, {"mean": None}])
+def test_moments_that_a_program_gives_are_checked(moments):
+    """An infinite std would make every z-score zero."""
+    with pytest.raises(UserError, match="a finite mean=... and a finite std=... above 0"):
+        spec(**{"kind": "sequence", "mean": 0.0, "std": 1.0, **moments})
 
 
 @pytest.mark.parametrize("kind", ["segment", "sequence"])

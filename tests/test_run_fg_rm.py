@@ -43,7 +43,7 @@ def config(folder, shape="seq2seq", **changes) -> SegmentRMConfig:
         rm.segment_file(train_file, 200, 0)
         rm.segment_file(dev_file, 40, 1)
     tree = {
-        "model": {"ckpt": str(rm.start(folder, shape)), "shape": shape, "max_length": 128},
+        "model": {"ckpt": str(rm.start(folder, shape)), "shape": shape, "max_input_len": 128},
         "data": {
             "train_file": str(train_file),
             "dev_file": str(dev_file),
@@ -276,7 +276,7 @@ def test_real_rows_go_through(tmp_path, golden, name, error, level, shape):
             data__level=level,
             data__with_context=level == "sentence",
             labels__error=error,
-            model__max_length=1000,
+            model__max_input_len=1000,
             train__max_steps=2,
             train__batch_size=2,
             evaluation__every_steps=2,
@@ -314,10 +314,10 @@ def test_malformed_rows_are_all_named(tmp_path):
     with pytest.raises(UserError) as error:
         train(settings)
     for fragment in (
-        "row 1, `text`",
-        "row 2, `feedback_tags`: 1 tags for 3 words",
-        "row 3, `feedback_tags`: F-ERR not among",
-        "row 4, `text`: has no `</s>`",
+        "line 2, `text`",
+        "line 3, `feedback_tags`: 1 tags for 3 words",
+        "line 4, `feedback_tags`: F-ERR not among",
+        "line 5, `text`: has no `</s>`",
     ):
         assert fragment in str(error.value)
     assert not (tmp_path / "rm").exists()
@@ -340,20 +340,14 @@ def test_the_context_must_be_as_configured(tmp_path):
         train(config(tmp_path, data__with_context=False), task)
 
 
-def test_a_key_of_an_earlier_release_is_read(tmp_path):
-    tree = config(tmp_path).model_dump()
-    tree["data"]["with_passages"] = tree["data"].pop("with_context")
-    assert validate(SegmentRMConfig, tree, "old config") == config(tmp_path)
-
-
 def test_answers_longer_than_the_network_reads(tmp_path):
-    with pytest.raises(UserError, match="raise model.max_length"):
-        train(config(tmp_path, model__max_length=3))
+    with pytest.raises(UserError, match="fits into model.max_input_len=3 tokens: raise it"):
+        train(config(tmp_path, model__max_input_len=3))
 
 
 @pytest.mark.parametrize("shape", ["seq2seq", "encoder"])
 def test_baselines_are_measured_on_the_segments_that_the_network_reads(tmp_path, shape):
-    settings = config(tmp_path, shape, train__max_steps=1, model__max_length=64)
+    settings = config(tmp_path, shape, train__max_steps=1, model__max_input_len=64)
     prompt = (["question:", "answer:"], ["Ignore"] * 2)
     short = (["</s>", "one"], ["O", "Ignore"])
     long = (["</s>", *["one"] * 80], ["NF-ERR", *["Ignore"] * 80])  # ends beyond the limit
@@ -389,7 +383,7 @@ def test_impossible_settings(tmp_path):
         train(config(tmp_path, model__ckpt=str(rm.start(tmp_path, "causal"))))
     # 1026 positions, of which padding has the first
     with pytest.raises(UserError, match="reads at most 1025 tokens: set it to 1025 or less"):
-        train(config(tmp_path, "encoder", model__max_length=1026))
+        train(config(tmp_path, "encoder", model__max_input_len=1026))
     with pytest.raises(UserError, match="nowhere"):
         train(config(tmp_path, model__ckpt=str(tmp_path / "nowhere")))
 

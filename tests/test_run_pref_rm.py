@@ -47,7 +47,7 @@ def config(folder, shape="seq2seq", **changes) -> PreferenceRMConfig:
         train_file.write_text(json.dumps(rm.comparison_rows(150, 0)))
         dev_file.write_text(json.dumps(rm.comparison_rows(40, 1)))
     tree = {
-        "model": {"ckpt": str(rm.start(folder, shape)), "shape": shape, "max_length": 128},
+        "model": {"ckpt": str(rm.start(folder, shape)), "shape": shape, "max_input_len": 128},
         "data": {"train_file": str(train_file), "dev_file": str(dev_file)},
         "train": {"max_steps": 60, "batch_size": 8, "lr": 1e-2, "warmup_steps": 5},
         "evaluation": {"every_steps": 20, "batch_size": 16},
@@ -174,7 +174,7 @@ def test_real_rows_go_through(tmp_path, golden, qa_feedback):
     folder = train(
         config(
             tmp_path,
-            model__max_length=250,
+            model__max_input_len=250,
             train__max_steps=2,
             train__batch_size=2,
             evaluation__every_steps=2,

@@ -425,7 +425,10 @@ def test_rows_under_other_names_give_the_same_model(world):
     [
         (["model.ckpt=nowhere/at/all"], "no language model could be loaded from `nowhere/at/all`"),
         (["data.train_file=gone.json"], "gone.json does not exist"),
-        (["train.micro_batch_size=3"], "not a multiple of train.micro_batch_size=3"),
+        (
+            ["train.micro_batch_size=3"],
+            "is not divisible by 1 processes x train.micro_batch_size=3",
+        ),
         (["train.learning_rate=1", "train.batch_size=x"], "2 mistakes"),
     ],
 )
@@ -466,11 +469,11 @@ def test_shipped_configs(monkeypatch):
         1024,
         200,
     )
-    assert (paper.train.epochs, paper.train.batch_size, paper.train.lr, paper.train.bf16) == (
+    assert (paper.train.epochs, paper.train.batch_size, paper.train.lr, paper.model.dtype) == (
         10,
         4,
         5e-5,
-        True,
+        "bf16",
     )
     assert (
         paper.evaluation.metric == mini.evaluation.metric == "rougeLsum"
@@ -517,7 +520,7 @@ SHORT = [
     "train.max_steps=3",
     "evaluation.every_steps=2",
     "train.batch_size=4",
-    "data.dev_examples=4",
+    "evaluation.examples=4",
 ]
 
 

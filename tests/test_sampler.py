@@ -37,10 +37,9 @@ from torch import Tensor
 from faults.fake_sampler import altered, answer, cut, status, truncate
 from fgrlhf.base.background import run_parallel
 from fgrlhf.base.errors import UserError
-from fgrlhf.base.files import read_json, write_json
-from fgrlhf.configs.sections import Sampling
+from fgrlhf.base.files import read_json
+from fgrlhf.configs.sections import LoRAConfig, Sampling
 from fgrlhf.load import load_task
-from fgrlhf.models.lora import LoRAConfig
 from fgrlhf.rollout import response_seeds
 from fgrlhf.runs.distributed import join_rollouts
 from fgrlhf.samplers.config import VllmSamplerConfig
@@ -70,8 +69,8 @@ def settings(fake: FakeSampler, **changes) -> dict:
 
 def run(folder: Path, sampler: dict | None = None, until: int | None = None, **more) -> dict:
     """Train for four steps; returns all that must be equal."""
-    changes = {"train__total_episodes": 32, "train__save_interval": 1, **more}
-    lora = changes.get("model__policy_model__lora")
+    changes = {"train__total_episodes": 32, "train__save_every_steps": 1, **more}
+    lora = changes.get("model__lora")
     if sampler is not None:
         changes["sampler"] = sampler
     cfg = config(folder, **changes)
@@ -131,7 +130,7 @@ def test_training_over_a_server_equals_training_here(fake, local, tmp_path):
 )
 def test_truncated_sampling_leaves_no_gap(drawn, fake, tmp_path):
     """The server's log-probabilities are those of the truncated distribution, the policy's not."""
-    changes = {"model__policy_model__train_generation_kwargs": {"do_sample": True, **drawn}}
+    changes = {"model__train_generation_kwargs": {"do_sample": True, **drawn}}
     remote = run(tmp_path / "there", settings(fake), **changes)
     assert_equal(run(tmp_path / "here", **changes), remote)
     assert all(gap["sampler/gap_max"] < 1e-5 for gap in remote["gaps"])
@@ -196,7 +195,7 @@ def test_two_processes_share_a_server(strategy, fake, tmp_path):
 
 def test_adapters_are_published_merged(fake, tmp_path):
     lora = {"r": 2, "alpha": 4}
-    result = run(tmp_path / "run", settings(fake), model__policy_model__lora=lora)
+    result = run(tmp_path / "run", settings(fake), model__lora=lora)
     assert all(gap["sampler/gap_max"] < 1e-5 for gap in result["gaps"])
 
 
@@ -214,15 +213,6 @@ def test_a_critic_free_run_learns_over_a_server(fake, tmp_path):
     assert sum(rewards[-5:]) / 5 > sum(rewards[:5]) / 5 + 0.5
     assert all(gap["sampler/gap_max"] < 1e-4 for gap in result["gaps"])
     assert all(abs(row["importance/weight"] - 1) < 1e-4 for row in result["rows"])
-
-
-def test_a_run_of_a_release_without_samplers_continues(local, tmp_path):
-    run(tmp_path, until=2)
-    file = tmp_path / "checkpoints" / "step-2" / "state.json"
-    state = read_json(file)
-    del state["config"]["sampler"], state["own_sha256"]
-    write_json(file, state)
-    assert_equal(local, run(tmp_path))
 
 
 def test_a_run_does_not_change_its_sampler(fake, tmp_path):
@@ -358,7 +348,7 @@ def test_a_run_asks_for_the_server_before_it_loads_anything(tmp_path):
     with FakeSampler(tmp_path / "sync") as fake:
         pass
     changes = {
-        "model__policy_model__ckpt": str(tmp_path / "policy"),
+        "model__ckpt": str(tmp_path / "policy"),
         "sampler": settings(fake, retries=0),
     }
     with pytest.raises(UserError, match="no answer to /v1/models in 1 attempt"):
@@ -610,9 +600,9 @@ def test_the_run_does_not_overwrite_what_it_needs(folder, tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / folder)
     for sync_dir in (tmp_path / folder, tmp_path / "link", tmp_path / "sft" / ".." / folder):
         sampler = {"kind": "vllm", "url": "http://127.0.0.1:8000", "sync_dir": str(sync_dir)}
-        policy = {"ckpt": str(tmp_path / "sft")}
+        ckpt = str(tmp_path / "sft")
         with pytest.raises(UserError, match=r"sampler.sync_dir is .*, which the run itself needs"):
-            config(tmp_path / "run", sampler=sampler, model__policy_model=policy)
+            config(tmp_path / "run", sampler=sampler, model__ckpt=ckpt)
 
 
 def test_the_config_of_the_document_is_valid(tmp_path):

@@ -71,7 +71,7 @@ def test_the_arms_have_equal_episodes_and_settings():
         rewards = {key for key in one if key.startswith("reward.")}
         assert len(rewards) == 3 and rewards <= differing
         named = {"logging.save_dir", "logging.run_name"}
-        start = {"model.policy_model.ckpt", "model.value_model.ckpt"}
+        start = {"model.ckpt", "model.value_model.ckpt"}
         assert differing - rewards - start == named
     # another order of the questions in the second part
     assert parts["one_round"][0]["train.seed"] != parts["one_round"][1]["train.seed"]
@@ -81,8 +81,8 @@ def test_the_second_part_continues_from_the_first():
     stages = stages_of()
     for arm in ARMS:
         first, second = (keys_of(stages[f"seed-3/{arm}/part-{part}"]) for part in (1, 2))
-        assert first["model.policy_model.ckpt"] == "/base/sft"
-        assert second["model.policy_model.ckpt"] == f"/out/seed-3/{arm}/part-1/final"
+        assert first["model.ckpt"] == "/base/sft"
+        assert second["model.ckpt"] == f"/out/seed-3/{arm}/part-1/final"
         assert keys_of(stages[f"seed-3/evaluate-{arm}"])["policy"] == (
             f"/out/seed-3/{arm}/part-2/final"
         )

@@ -1,6 +1,6 @@
 """Sentences, sub-sentences and words of invented texts in many languages and of chat text.
 
-In the tables, and in `fixtures/sentences.json`, `‖` is a boundary; white space beside it is between
+In the table `fixtures/sentences.json`, `‖` is a boundary; white space beside it is between
 two segments.
 """
 
@@ -15,29 +15,14 @@ from hypothesis import strategies as st
 from page_helpers import opened
 
 from fgrlhf import segmentation
-from fgrlhf.data.problems import span_problems
+from fgrlhf.data.places import span_problems
 from fgrlhf.reward_utils import MULTILINGUAL, PUBLISHED, load_segmenter
 from fgrlhf.segmentation import sentences, subsentences
 from fgrlhf.words import count_words, join_texts, word_spans, word_starts, words_of
 
 FIXTURES = Path(__file__).parent / "fixtures"
-SENTENCES = json.loads((FIXTURES / "sentences.json").read_text(encoding="utf-8"))
-CLAUSES = [
-    "今天下雨很大，‖所以我们都待在家里，‖明天再去学校。",
-    "红，绿，蓝，白都很好看。",
-    "彼は昨日から風邪で、‖今日も学校を休んだ。‖明日は来る。",
-    "วันนี้ฝนตกหนักมาก ‖เราจึงอยู่ที่บ้าน",
-    "ខ្ញុំទៅផ្សារនៅព្រឹកនេះ ‖ហើយទិញបន្លែជាច្រើន។",
-    "البيت القديم في المدينة كبير، ‖والحديقة التي خلف البيت صغيرة جدا.",
-    "वह कल सुबह घर से निकला, ‖और शाम को सात बजे लौटा।",
-    "그는 어제 아침 일찍 집을, ‖그녀는 저녁 늦게 그 학교를 떠났다.",
-    "One two three four five, ‖six seven eight nine ten eleven. ‖Next, one.",
-    "One two three four “five,” ‖six seven eight nine ten eleven.",
-    "The price is now about 3,500 dollars and it will be higher.",
-    "Use the call `f(a, b, c, d, e, f, g)` here as we said before.",
-    "- One two three four five; ‖six seven eight nine ten eleven",
-    "| one, two, three, four, five, six | seven, eight, nine, ten, eleven |",
-]
+TABLES = json.loads((FIXTURES / "sentences.json").read_text(encoding="utf-8"))
+CLAUSES = TABLES["clauses"]
 WORDS = [
     ("茶很热。 OK!", ["茶", "很", "热", "。", "OK!"]),
     ("he said 3.5, yes", ["he", "said", "3.5,", "yes"]),
@@ -46,7 +31,7 @@ WORDS = [
     ("그는 집에", ["그는", "집에"]),
     ("यह बड़ा", ["यह", "बड़ा"]),
 ]
-CASES = [(name, text) for name, texts in SENTENCES.items() for text in texts]
+CASES = [(name, text) for name, texts in TABLES["sentences"].items() for text in texts]
 SCRIPTS = "Ab1 .,!?;:。，！“”」「とก ่។؟।$`|\n-#*\\[]()\t2"
 
 
@@ -119,30 +104,7 @@ def test_segments_are_in_order_and_cover_the_text(text):
         assert all(any(map(str.isalnum, text[start:end])) for start, end in whole)
 
 
-@pytest.mark.parametrize(
-    "unit",
-    [
-        "$",
-        "\\[",
-        "\\(",
-        "`",
-        "```\n",
-        "a. ",
-        '".',
-        "1. ",
-        "|",
-        "> ",
-        "a```\n",
-        "[a](",
-        "<br>",
-        "”。",
-        "![",
-        "\\begin{align}",
-        "1.\n\n",
-        "a\n--\n",
-        "✅ ",
-    ],
-)
+@pytest.mark.parametrize("unit", TABLES["units"])
 def test_the_time_is_linear_in_the_length(unit):
     assert subsentences(unit * 20_000)
 
@@ -150,70 +112,7 @@ def test_the_time_is_linear_in_the_length(unit):
 def test_the_feedback_pages_divide_texts_as_training_does(chromium):
     """templates/segmentation.js has the rules and the word lists of fgrlhf/segmentation.py."""
     rng = random.Random(3)
-    pieces = [
-        *SCRIPTS,
-        "Dr.",
-        "no. 5",
-        "etc.",
-        "The ",
-        "U.S.",
-        "г.",
-        "``",
-        "```\n",
-        "\\[",
-        "\\(",
-        "…",
-    ]
-    pieces += [
-        "https://a.b",
-        "А",
-        "è",
-        "😀",
-        "𠀀",
-        "\r\n",
-        "\u2028",
-        "\xa0",
-        "」",
-        "».",
-        "[1]",
-        "ं",
-        "²",
-        "Ⅳ",
-        "\n```\n",
-        "x```py\n",
-        "> ",
-        "~~~",
-        "\n---\n",
-        "\n===\n",
-        "**b**",
-        "<br>",
-        "</p>",
-        "<li>",
-        "<!--",
-        "-->",
-        "[a. B](c)",
-        "[1, 2]",
-        "【5】",
-        "\\begin{align}",
-        "\\end{align}",
-        "\u200b",
-        " J. ",
-        " x. ",
-        "is B. ",
-        "answer",
-        "네.",
-        "น.",
-        "พ.ศ.",
-        "」は",
-        "”他说。",
-        "1️⃣",
-        "✅ ",
-        "1.1.",
-        " — he",
-        "3. m",
-        "Chr.",
-        "a long line of words that has no mark ",
-    ]
+    pieces = [*SCRIPTS, *TABLES["pieces"]]
     made = ["".join(rng.choices(pieces, k=rng.randint(1, 40))) for _ in range(1500)]
     texts = (
         [spans_of(case)[0] for _, case in CASES] + [spans_of(case)[0] for case in CLAUSES] + made

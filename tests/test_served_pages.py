@@ -1,10 +1,9 @@
-"""Pages with the server: the same bytes as from disk, drafts, kills and lost answers."""
+"""Pages with the server: the same bytes as from disk, drafts, kills, lost answers and windows."""
 
-import json
-from contextlib import contextmanager
+from urllib.parse import quote
 
 import pytest
-from faulty_link import FaultyLink, Reply, fail, lose, proceed
+from faulty_link import Reply, fail, lose, proceed
 from page_helpers import (
     ITEM,
     new_context,
@@ -15,11 +14,22 @@ from page_helpers import (
     row_with,
     said,
     wait_until,
-    watched,
-    word,
 )
+from served_pages import (
+    at_work,
+    corrected,
+    kept,
+    noticed,
+    positioned,
+    reload_and_go_back,
+    second_window,
+    titled,
+    unreached,
+    visiting,
+)
+from served_pages import study as study  # a fixture
 from server_helpers import Client, Server, serving
-from test_annotation_page import EXPECTED, SCHEMA, by_keyboard, write
+from test_annotation_page import EXPECTED, SCHEMA, by_keyboard
 from test_comparison_page import EXPECTED as PREFERENCE
 from test_comparison_page import judge
 
@@ -28,77 +38,10 @@ from interface_html.format import Item
 from interface_html.items import rows_text
 from interface_html.stored import read_database
 
-
-@contextmanager
-def visiting(browser, server, page="annotation", who="anna", with_clock=False, **options):
-    """A served page; its console must be clean at the end, unless failures are intended.
-
-    `with_clock`: `tab.clock` controls its time, and it waits for a response as long as an
-    annotator's page does. Other pages wait longer, since a test may hold a response back for long.
-    """
-    context = new_context(browser, **options)
-    try:
-        yield from _visiting_in(context, server, page, who, with_clock)
-    finally:
-        context.close()
+UNCHANGED = ITEM["prediction 1"]
 
 
-def _visiting_in(context, server, page, who, with_clock):
-    """The same in a given context; it yields the page once."""
-    if not with_clock:
-        context.add_init_script("window.FG = { longestWait: 600000 }")  # ms
-    tab, outside, requests = context.new_page(), [], []
-    if with_clock:
-        tab.clock.install()
-    own = f"http://127.0.0.1:{server.port}/"
-    tab.on(
-        "request",
-        lambda request: outside.append(request.url) if not request.url.startswith(own) else None,
-    )
-    tab.on("requestfailed", lambda request: requests.append(f"{request.url} {request.failure}"))
-    tab.on(
-        "response",
-        lambda answer: requests.append(f"{answer.request.method} {answer.url} {answer.status}"),
-    )
-    with watched(tab, requests=requests) as noise:
-        tab.goto(f"{own}templates/{page}.html#annotator={who}")
-        tab.wait_for_selector("#work:not([hidden]), #empty:not([hidden])")
-        tab.noise = noise
-        yield tab
-    assert not outside, outside
-
-
-def kept(tab):
-    """Wait until the server has stored the draft."""
-    wait_until(
-        tab,
-        "() => !Object.keys(localStorage).some((key) =>"
-        " /served.*(annotation|comparison)\\/\\d/.test(key))",
-    )
-
-
-def unreached(tab) -> None:
-    """Wait until the page says that the server cannot be reached."""
-    wait_until(tab, "() => document.querySelector('#notice').textContent.includes('reached')")
-
-
-def reload_and_go_back(tab) -> None:
-    """Reload a page whose items are all done, and open the last one."""
-    reload(tab, "#empty:not([hidden])")
-    push(tab, "#previous")
-    tab.wait_for_selector("#work:not([hidden])")
-
-
-def titled(tab, title: str) -> None:
-    """Wait until the page shows the item with this title."""
-    shows = "title => document.querySelector('#item-title').textContent === title"
-    wait_until(tab, shows, title)
-
-
-def positioned(tab, text: str) -> None:
-    """Wait until the bar says `text` about the item or the progress."""
-    shows = "text => document.querySelector('#position').textContent.includes(text)"
-    wait_until(tab, shows, text)
+# ---- whole judgements ----------------------------------------------------------------------------
 
 
 def test_the_same_bytes_as_from_disk(chromium, tmp_path):
@@ -114,38 +57,44 @@ def test_the_same_bytes_as_from_disk(chromium, tmp_path):
             tab.wait_for_selector("#empty:not([hidden])")
             assert "1 of 1 done" in tab.inner_text("#empty")
         with visiting(chromium, server, "comparison") as tab:
-            press(tab, *map(str, judge(tab)), "Control+Enter")
+            press(tab, *map(str, judge(tab)), "b", "Control+Enter")
             tab.wait_for_selector("#empty:not([hidden])")
+            push(tab, "#previous")  # a submitted comparison has its choices
+            tab.wait_for_selector("#choices .pair")
+            assert tab.locator("#choices input:checked").count() == 6
+            assert tab.is_checked("#all-bad")
+            assert "(this item: submitted)" in tab.inner_text("#position")
         export(Settings(task="qa_feedback", db=str(server.db), out=str(tmp_path / "out.json")))
         row = {key: ITEM[key] for key in SCHEMA.row} | {"question": "Question 0?"}
         decided = {"annotation": "single", "comparison": "single"}
         item = Item("", row | {"decided": decided})
         expected = rows_text([row_with(item, EXPECTED, PREFERENCE)])
         assert (tmp_path / "out.json").read_text() == expected
-        assert read_database(server.db, "qa_feedback").submissions[0].seconds > 0
-
-
-def test_by_touch(chromium, tmp_path):
-    phone = {"has_touch": True, "is_mobile": True, "viewport": {"width": 390, "height": 800}}
-    with serving(tmp_path, items=1) as server:
-        with visiting(chromium, server, **phone) as tab:
-            for number in (1, 2):
-                word(tab, number).tap()
-            tab.locator("#types button", has_text="Irrelevant").tap()
-            tab.fill("#correction", "Mended.")
-            tab.locator("#submit").tap()
-            tab.wait_for_selector("#empty:not([hidden])")
-        with visiting(chromium, server, "comparison", **phone) as tab:
-            for number, value in enumerate(judge(tab)):
-                tab.locator(f"[data-card='{number}'] label").nth([1, 0, 2][value]).tap()
-            tab.locator("#submit").tap()
-            tab.wait_for_selector("#empty:not([hidden])")
         marked, compared = read_database(server.db, "qa_feedback").submissions
-        (error,) = marked.doc["errors"]
-        assert (error["error type"], error["quote"]) == ("Irrelevant", "cat sat")
-        seen = compared.doc.pop("seen")
-        assert compared.doc == {"preference": PREFERENCE, "order": compared.shown}
-        assert len(seen) == 4
+        assert marked.seconds > 0
+        assert [error["quote"] for error in marked.doc["errors"]] == [
+            "cat sat",
+            "😀 red.",
+            "on it.",
+        ]
+        assert compared.doc["order"] == compared.shown and compared.doc["all-bad"] is True
+        assert len(compared.doc["seen"]) == 4  # what the rows do not have
+
+
+def test_two_annotators_get_different_items(chromium, tmp_path):
+    with (
+        serving(tmp_path, items=2) as server,
+        visiting(chromium, server) as a,
+        visiting(chromium, server, who="ben") as b,
+    ):
+        assert {tab.inner_text("#item-title") for tab in (a, b)} == {"Question 0?", "Question 1?"}
+        for tab in (a, b):
+            press(tab, "n", "Control+Enter")
+        for tab in (a, b):
+            tab.wait_for_selector("#empty:not([hidden])")
+        stored = read_database(server.db, "qa_feedback").submissions
+        assert sorted(entry.annotator for entry in stored) == ["anna", "ben"]
+        assert Client(server.port, "anna").next() is None
 
 
 def test_a_killed_server_loses_nothing(chromium, tmp_path):
@@ -165,85 +114,18 @@ def test_a_killed_server_loses_nothing(chromium, tmp_path):
             assert all("ERR_" in line or "Failed to load" in line for line in tab.noise)
             tab.noise.clear()
         (entry,) = read_database(server.db, "qa_feedback").submissions
-        assert [error["error type"] for error in entry.doc["errors"]] == [
-            "Irrelevant",
-            "Unverifiable",
-        ]
+        kinds = [error["error type"] for error in entry.doc["errors"]]
+        assert kinds == ["Irrelevant", "Unverifiable"]
     finally:
         server.stop()
-
-
-def test_an_answer_that_was_lost_makes_no_second_submission(chromium, tmp_path):
-    with (
-        serving(tmp_path, items=2) as server,
-        FaultyLink(server) as link,
-        visiting(chromium, link) as tab,
-    ):
-        # every time: the page may try again by itself
-        submissions = link.at("/api/submissions", otherwise=lose)
-        press(tab, "n", "Control+Enter")
-        said(tab, "cannot be reached")
-        submissions.otherwise = proceed
-        press(tab, "Control+Enter")
-        said(tab, "This is the next item")
-        assert len(read_database(server.db, "qa_feedback").submissions) == 1
-        tab.noise.clear()
-
-
-def test_another_task_is_served_too(chromium, tmp_path):
-    item = {"id": "t", "prompt": "Say", "response": "Hello there. You fool! Bye."}
-    path = write(tmp_path, [item])
-    with serving(tmp_path, task="detoxification", items=path) as server:
-        with visiting(chromium, server) as tab:
-            press(tab, "Escape", "Home", "ArrowRight", "1", "Control+Enter")
-            tab.wait_for_selector("#empty:not([hidden])")
-        export(Settings(task="detoxification", db=str(server.db), out=str(tmp_path / "out.json")))
-    (row,) = json.loads((tmp_path / "out.json").read_text())
-    marked = {**item, "spans": [{"start": 13, "end": 22, "label": "Insult"}]}
-    assert row == {**marked, "decided": {"annotation": "single"}}
-
-
-def test_two_annotators_work_at_once(chromium, tmp_path):
-    with (
-        serving(tmp_path, items=2) as server,
-        visiting(chromium, server) as a,
-        visiting(chromium, server, who="ben") as b,
-    ):
-        assert {a.inner_text("#item-title"), b.inner_text("#item-title")} == {
-            "Question 0?",
-            "Question 1?",
-        }
-        press(a, "n", "Control+Enter")
-        press(b, "n", "Control+Enter")
-        for tab in (a, b):
-            tab.wait_for_selector("#empty:not([hidden])")
-        assert sorted(
-            entry.annotator for entry in read_database(server.db, "qa_feedback").submissions
-        ) == [
-            "anna",
-            "ben",
-        ]
-        assert Client(server.port, "anna").next() is None
 
 
 # ---- slow and lost answers -----------------------------------------------------------------------
 
 
-def draft_of(server, number: int, who: str = "anna"):
-    """The document of a stored draft; None without one."""
-    answer = Client(server.port, who).call("GET", f"/api/assignments/{number}")[1]
-    draft = answer["assignment"]["draft"]
-    return None if draft is None else draft["state"]["doc"]
-
-
-def test_while_the_server_is_asked_nothing_can_be_changed(chromium, tmp_path):
-    with (
-        serving(tmp_path, items=2) as server,
-        FaultyLink(server) as link,
-        visiting(chromium, link) as tab,
-    ):
-        submission = link.at("/api/submissions")
-        next_item = link.at("/api/next")
+def test_while_the_server_is_asked_nothing_can_be_changed(chromium, study):
+    with at_work(chromium, study) as work:
+        tab, submission, next_item = work.tab, *map(work.link.at, ("/api/submissions", "/api/next"))
         submission.hold_next()
         next_item.hold_next()
         press(tab, "Escape", "Home", "1")
@@ -259,62 +141,56 @@ def test_while_the_server_is_asked_nothing_can_be_changed(chromium, tmp_path):
         next_item.release()
         said(tab, "This is the next item")
         assert tab.inner_text("#item-title") == "Question 1?"
-        assert tab.input_value("#correction") == ITEM["prediction 1"]
+        assert tab.input_value("#correction") == UNCHANGED
         press(tab, "n")
         kept(tab)
-        second = draft_of(server, 2)
-        assert second["corrected-prediction"] == ITEM["prediction 1"] and second["no-error"]
-        (entry,) = read_database(server.db, "qa_feedback").submissions
-        assert entry.doc["corrected-prediction"] == "Mended."
+        second = work.draft(1)
+        assert second["corrected-prediction"] == UNCHANGED and second["no-error"]
+        assert work.corrections == ["Mended."]
 
 
-def test_a_server_that_does_not_answer_stops_nobody(chromium, tmp_path):
-    with (
-        serving(tmp_path, items=1) as server,
-        FaultyLink(server) as link,
-        visiting(chromium, link, with_clock=True) as tab,
-    ):
-        submission = link.at("/api/submissions")
+def test_a_server_that_does_not_answer_stops_nobody(chromium, study):
+    with at_work(chromium, study, with_clock=True) as work:
+        submission = work.link.at("/api/submissions")
         submission.hold_next()
-        press(tab, "n", "Control+Enter")
+        press(work.tab, "n", "Control+Enter")
         submission.wait()
-        tab.clock.run_for(2000)
-        assert tab.inner_text("#message") == "Waiting for the server…"
-        tab.clock.run_for(30_000)
-        said(tab, "cannot be reached")
-        press(tab, "Control+Enter")
-        tab.wait_for_selector("#empty:not([hidden])")
-        tab.noise.clear()
+        work.tab.clock.run_for(2000)
+        assert work.tab.inner_text("#message") == "Waiting for the server…"
+        work.tab.clock.run_for(30_000)
+        said(work.tab, "cannot be reached")
+        press(work.tab, "Control+Enter")
+        titled(work.tab, "Question 1?")
+        work.tab.noise.clear()
 
 
-def test_after_a_lost_answer_and_a_reload_the_item_is_submitted(chromium, tmp_path):
-    with (
-        serving(tmp_path, items=1) as server,
-        FaultyLink(server) as link,
-        visiting(chromium, link) as tab,
-    ):
-        # every time: the page may try again by itself
-        submissions = link.at("/api/submissions", otherwise=lose)
-        drafts = link.at("/api/drafts/*")
-        press(tab, "n", "Control+Enter")
-        submissions.wait()
-        submissions.otherwise = proceed
-        drafts.otherwise = fail
-        reload_and_go_back(tab)
-        assert "(this item: submitted)" in tab.inner_text("#position")
-        tab.noise.clear()
+def test_a_lost_answer_makes_no_second_submission(chromium, study):
+    """Whether the annotator submits again or reloads the page."""
+    for is_reloaded in (False, True):
+        with at_work(chromium, study) as work:
+            # every time: the page may try again by itself
+            submissions = work.link.at("/api/submissions", otherwise=lose)
+            press(work.tab, "n", "Control+Enter")
+            said(work.tab, "cannot be reached")
+            submissions.otherwise = proceed
+            if is_reloaded:
+                work.link.at("/api/drafts/*", otherwise=fail)
+                reload_and_go_back(work.tab)
+                assert "(this item: submitted)" in work.tab.inner_text("#position")
+            else:
+                press(work.tab, "Control+Enter")
+                said(work.tab, "This is the next item")
+            assert len(work.submissions) == 1
+            work.tab.noise.clear()
 
 
-def test_edits_after_a_submission_whose_answer_was_lost_survive_a_reload(chromium, tmp_path):
-    with (
-        serving(tmp_path, items=1) as server,
-        FaultyLink(server) as link,
-        visiting(chromium, link) as tab,
-    ):
+def test_edits_after_a_submission_whose_answer_was_lost_survive_a_reload(chromium, study):
+    with at_work(chromium, study) as work:
+        tab = work.tab
         press(tab, "Escape", "Home", "1")
         tab.fill("#correction", "First.")
         kept(tab)  # a draft, which the submission ends
-        submissions = link.at("/api/submissions", otherwise=lose)
+        submissions = work.link.at("/api/submissions", otherwise=lose)
         press(tab, "Escape", "Control+Enter")
         said(tab, "cannot be reached")
         submissions.otherwise = proceed
@@ -325,28 +201,23 @@ def test_edits_after_a_submission_whose_answer_was_lost_survive_a_reload(chromiu
         assert tab.input_value("#correction") == "Second."
         assert "changed since submitted" in tab.inner_text("#position")
         kept(tab)
-        assert draft_of(server, 1)["corrected-prediction"] == "Second."
+        assert work.draft(0)["corrected-prediction"] == "Second."
         press(tab, "Escape", "Control+Enter")
-        tab.wait_for_selector("#empty:not([hidden])")
+        titled(tab, "Question 1?")
+        assert work.corrections == ["First.", "Second."]
         tab.noise.clear()
-    first, second = read_database(server.db, "qa_feedback").submissions
-    assert [entry.doc["corrected-prediction"] for entry in (first, second)] == ["First.", "Second."]
 
 
-def test_a_draft_whose_answer_was_lost_is_followed_by_the_next(chromium, tmp_path):
-    with (
-        serving(tmp_path, items=1) as server,
-        FaultyLink(server) as link,
-        visiting(chromium, link) as tab,
-    ):
-        drafts = link.at("/api/drafts/*")
+def test_a_draft_whose_answer_was_lost_is_followed_by_the_next(chromium, study):
+    with at_work(chromium, study) as work:
+        tab, drafts = work.tab, work.link.at("/api/drafts/*")
         drafts.next.append(lose)
         tab.fill("#correction", "First.")
         unreached(tab)
         tab.fill("#correction", "Second.")
         kept(tab)
         assert tab.is_hidden("#notice")
-        assert draft_of(server, 1)["corrected-prediction"] == "Second."
+        assert work.draft(0)["corrected-prediction"] == "Second."
         drafts.next.append(lose)
         tab.fill("#correction", "Third.")
         unreached(tab)
@@ -356,95 +227,75 @@ def test_a_draft_whose_answer_was_lost_is_followed_by_the_next(chromium, tmp_pat
         drafts.otherwise = proceed
         assert tab.input_value("#correction") == "Fourth."
         kept(tab)
-        assert draft_of(server, 1)["corrected-prediction"] == "Fourth."
+        assert work.draft(0)["corrected-prediction"] == "Fourth."
         tab.noise.clear()
 
 
-def test_a_draft_that_arrives_after_its_submission_is_refused(chromium, tmp_path):
-    with (
-        serving(tmp_path, items=1) as server,
-        FaultyLink(server) as link,
-        visiting(chromium, link, with_clock=True) as tab,
-    ):
-        drafts = link.at("/api/drafts/*")
+def test_drafts_from_before_a_submission_are_not_the_newest(chromium, study):
+    with at_work(chromium, study, with_clock=True) as work:
+        drafts = work.link.at("/api/drafts/*")
         drafts.hold_next()
-        press(tab, "n")
+        press(work.tab, "n")
         drafts.wait()
-        press(tab, "Control+Enter")
-        tab.clock.run_for(31_000)  # the page gives the draft up
-        tab.wait_for_selector("#empty:not([hidden])")
-        assert draft_of(server, 1) is None
-        drafts.release()
-        assert draft_of(server, 1) is None
-        tab.noise.clear()
+        press(work.tab, "Control+Enter")
+        work.tab.clock.run_for(31_000)  # the page gives the draft up
+        titled(work.tab, "Question 1?")
+        assert work.draft(0) is None
+        drafts.release()  # it arrives after its submission
+        assert work.draft(0) is None
+        work.tab.noise.clear()
+    with at_work(chromium, study) as work:
+        work.link.at("/api/drafts/*", otherwise=fail)
+        work.tab.fill("#correction", "Old.")
+        unreached(work.tab)
+        body = work.client.submission(work.assignment(0))  # from another browser
+        assert work.client.call("POST", "/api/submissions", body)[0] == 201
+        reload_and_go_back(work.tab)
+        assert work.tab.input_value("#correction") == UNCHANGED
+        assert "(this item: submitted)" in work.tab.inner_text("#position")
+        work.tab.noise.clear()
 
 
-def test_a_copy_from_before_a_submission_is_not_the_newest(chromium, tmp_path):
-    with (
-        serving(tmp_path, items=1) as server,
-        FaultyLink(server) as link,
-        visiting(chromium, link) as tab,
-    ):
-        link.at("/api/drafts/*", otherwise=fail)
-        tab.fill("#correction", "Old.")
-        unreached(tab)
-        client = Client(server.port, "anna")  # another browser
-        body = client.submission(client.next())
-        assert client.call("POST", "/api/submissions", body)[0] == 201
-        reload_and_go_back(tab)
-        assert tab.input_value("#correction") == ITEM["prediction 1"]
-        assert "(this item: submitted)" in tab.inner_text("#position")
-        tab.noise.clear()
-
-
-def test_a_draft_is_sent_after_another_item_was_opened(chromium, tmp_path):
-    with (
-        serving(tmp_path, items=2) as server,
-        FaultyLink(server) as link,
-        visiting(chromium, link) as tab,
-    ):
+def test_a_draft_is_sent_after_another_item_was_opened(chromium, study):
+    with at_work(chromium, study) as work:
+        tab = work.tab
         press(tab, "n", "Control+Enter")
         titled(tab, "Question 1?")
-        drafts = link.at("/api/drafts/*", otherwise=fail)
+        drafts = work.link.at("/api/drafts/*", otherwise=fail)
         tab.fill("#correction", "Left.")
         unreached(tab)
         press(tab, "Escape", "[")
         titled(tab, "Question 0?")
         drafts.otherwise = proceed
         kept(tab)
-        assert draft_of(server, 2)["corrected-prediction"] == "Left."
-        assert draft_of(server, 1) is None
+        assert work.draft(1)["corrected-prediction"] == "Left."
+        assert work.draft(0) is None
         assert tab.is_hidden("#notice")
         tab.noise.clear()
 
 
-def test_a_copy_is_sent_at_the_next_start_but_only_for_its_annotator(chromium, tmp_path):
-    with (
-        serving(tmp_path, items=1, per_item=2) as server,
-        FaultyLink(server) as link,
-        visiting(chromium, link) as tab,
-    ):
-        press(tab, "n", "Control+Enter")
-        tab.wait_for_selector("#empty:not([hidden])")
-        push(tab, "#previous")
-        tab.wait_for_selector("#work:not([hidden])")
-        drafts = link.at("/api/drafts/*", otherwise=fail)
+def test_a_copy_is_sent_at_the_next_start_but_only_for_its_annotator(chromium, study):
+    with at_work(chromium, study) as work:
+        tab = work.tab
+        drafts = work.link.at("/api/drafts/*", otherwise=fail)
         tab.fill("#correction", "Again.")
         unreached(tab)
-        asked = link.at("/api/assignments/1")
-        rename(tab, "ben")
+        number = work.assignment(0)["id"]
+        asked = work.link.at(f"/api/assignments/{number}")
+        rename(tab, f"{work.who} b")
         tab.wait_for_selector("#work:not([hidden])")
         drafts.otherwise = proceed
-        asked.wait()  # for ben, who does not get it
-        tab.fill("#correction", "Of ben.")
+        asked.wait()  # for the second annotator, who does not get it
+        tab.fill("#correction", "Of b.")
         press(tab, "Escape")
-        wait_until(tab, "() => !Object.keys(localStorage).some((key) => key.includes('/2/'))")
-        assert draft_of(server, 2, "ben")["corrected-prediction"] == "Of ben."
-        assert draft_of(server, 1) is None
-        rename(tab, "anna")
-        assert tab.is_visible("#empty")
+        client = Client(study.port, quote(f"{work.who} b"))
+        stored = "part => !Object.keys(localStorage).some((key) => key.includes(part))"
+        wait_until(tab, stored, f"/{client.next()['id']}/")
+        assert client.next()["draft"]["state"]["doc"]["corrected-prediction"] == "Of b."
+        assert work.draft(0) is None
+        rename(tab, work.who)
         kept(tab)
-        assert draft_of(server, 1)["corrected-prediction"] == "Again."
+        assert work.draft(0)["corrected-prediction"] == "Again."
         tab.noise.clear()
 
 
@@ -453,55 +304,42 @@ def refuse(forward) -> Reply:
     return Reply(422, [("Content-Type", "application/json")], b'{"error": "no"}')
 
 
-def test_a_draft_that_another_tab_sent_from_the_copy_is_followed_by_the_next(chromium, tmp_path):
-    with (
-        serving(tmp_path, items=2) as server,
-        FaultyLink(server) as link,
-        visiting(chromium, link) as tab,
-    ):
+def test_a_draft_that_another_tab_sent_from_the_copy_is_followed_by_the_next(chromium, study):
+    with at_work(chromium, study) as work:
+        tab = work.tab
         press(tab, "n", "Control+Enter")
         titled(tab, "Question 1?")
         press(tab, "[")
         titled(tab, "Question 0?")
-        link.at("/api/drafts/*").next.append(refuse)
+        work.link.at("/api/drafts/*").next.append(refuse)
         tab.fill("#correction", "First.")
-        wait_until(tab, "() => document.querySelector('#notice').textContent.includes('draft yet')")
+        noticed(tab, "draft yet")
         other = tab.context.new_page()
         other.goto(tab.url)
         titled(other, "Question 1?")
         kept(other)
-        assert draft_of(server, 1)["corrected-prediction"] == "First."
+        assert work.draft(0)["corrected-prediction"] == "First."
         tab.fill("#correction", "Second.")
         kept(tab)
-        assert draft_of(server, 1)["corrected-prediction"] == "Second."
+        assert work.draft(0)["corrected-prediction"] == "Second."
         tab.noise.clear()
 
 
-def test_reading_meanwhile_keeps_no_copy_of_a_draft(chromium, tmp_path):
-    with (
-        serving(tmp_path, items=1) as server,
-        FaultyLink(server) as link,
-        visiting(chromium, link) as tab,
-    ):
-        drafts = link.at("/api/drafts/*")
+def test_reading_keeps_no_copy_and_another_item_waits_for_one_draft_at_most(chromium, study):
+    with at_work(chromium, study) as work:
+        drafts = work.link.at("/api/drafts/*")
         drafts.hold_next()
-        press(tab, "n")
+        press(work.tab, "n")
         drafts.wait()
-        tab.mouse.move(300, 300)  # counts as time
+        work.tab.mouse.move(300, 300)  # counts as time
         drafts.release()
-        kept(tab)
-
-
-def test_another_item_waits_for_one_draft_at_most(chromium, tmp_path):
-    with (
-        serving(tmp_path, items=2) as server,
-        FaultyLink(server) as link,
-        visiting(chromium, link, with_clock=True) as tab,
-    ):
+        kept(work.tab)
+    with at_work(chromium, study, with_clock=True) as work:
+        tab = work.tab
         press(tab, "n", "Control+Enter")
         titled(tab, "Question 1?")
         tab.clock.pause_at(tab.evaluate("Date.now()") / 1000 + 1)  # seconds
-        drafts = link.at("/api/drafts/*")
+        drafts = work.link.at("/api/drafts/*")
         for _ in range(9):
             drafts.hold_next()
         tab.fill("#correction", "First.")
@@ -524,14 +362,14 @@ def test_a_draft_of_another_study_at_the_same_address_is_not_shown(chromium, tmp
             folder = tmp_path / "second"
             folder.mkdir()
             with serving(folder, items=1, port=first.port) as second:
-                Client(second.port, "anna").next()
+                client = Client(second.port, "anna")
+                number = client.next()["id"]
                 tab.fill("#correction", "Of the first study!")
-                wait_until(
-                    tab, "() => document.querySelector('#notice').textContent.includes('study')"
-                )
-                assert draft_of(second, 1) is None
+                noticed(tab, "study")
+                given = client.call("GET", f"/api/assignments/{number}")[1]["assignment"]
+                assert given["draft"] is None
                 reload(tab)
-                assert tab.input_value("#correction") == ITEM["prediction 1"]
+                assert tab.input_value("#correction") == UNCHANGED
             first.start()
             reload(tab)
             assert tab.input_value("#correction") == "Of the first study!"
@@ -577,23 +415,9 @@ def test_annotators_get_exactly_the_pages_that_are_listed(chromium, tmp_path):
 # ---- two windows ---------------------------------------------------------------------------------
 
 
-def second_window(tab, page="annotation"):
-    """Another window of the browser in which the same annotator works on the same page."""
-    other = tab.context.new_page()
-    other.on("pageerror", lambda error: tab.noise.append(str(error)))
-    other.goto(tab.url)
-    other.wait_for_selector("#work:not([hidden])")
-    return other
-
-
-def corrected(tab, text: str) -> None:
-    """Wait until the field of the correction has this text."""
-    wait_until(tab, "text => document.querySelector('#correction').value === text", text)
-
-
-def test_a_second_window_shows_marks_submissions_and_progress_at_once(chromium, tmp_path):
-    with serving(tmp_path, items=3) as server, visiting(chromium, server) as tab:
-        other = second_window(tab)
+def test_a_second_window_shows_marks_submissions_and_progress_at_once(chromium, study):
+    with at_work(chromium, study) as work:
+        tab, other = work.tab, second_window(work.tab)
         press(tab, "Escape", "Home", "1")
         other.wait_for_selector("#errors > li")
         tab.fill("#correction", "Of the first window.")
@@ -614,26 +438,20 @@ def test_a_second_window_shows_marks_submissions_and_progress_at_once(chromium, 
         titled(tab, "Question 1?")
         push(other, "#skipped button")
         wait_until(tab, "() => document.querySelector('#skipped').hidden")
-
-
-def test_comparisons_and_ratings_are_shown_in_the_second_window(chromium, tmp_path):
-    with serving(tmp_path, items=1) as server, visiting(chromium, server, "comparison") as tab:
-        other = second_window(tab)
+    with at_work(chromium, study, "comparison") as work:
+        tab, other = work.tab, second_window(work.tab)
+        checked = "n => document.querySelectorAll('#choices input:checked').length === n"
         press(tab, "1", "2")
-        wait_until(other, "() => document.querySelectorAll('#choices input:checked').length === 2")
+        wait_until(other, checked, 2)
         press(other, "ArrowDown", "ArrowDown", "0")
-        wait_until(tab, "() => document.querySelectorAll('#choices input:checked').length === 3")
+        wait_until(tab, checked, 3)
 
 
-def test_what_is_half_typed_in_two_windows_is_joined(chromium, tmp_path):
+def test_what_is_half_typed_in_two_windows_is_joined(chromium, study):
     """The windows have other parts of the item in hand, which neither has sent yet."""
-    with (
-        serving(tmp_path, items=1) as server,
-        FaultyLink(server) as link,
-        visiting(chromium, link) as tab,
-    ):
-        other = second_window(tab)
-        drafts = link.at("/api/drafts/*")
+    with at_work(chromium, study) as work:
+        tab, other = work.tab, second_window(work.tab)
+        drafts = work.link.at("/api/drafts/*")
         drafts.hold_next()
         tab.focus("#correction")
         press(tab, "ControlOrMeta+a")
@@ -648,43 +466,38 @@ def test_what_is_half_typed_in_two_windows_is_joined(chromium, tmp_path):
         corrected(tab, "Half a correction")
         corrected(other, "Half a correction")
         kept(tab)
-        stored = draft_of(server, 1)
+        stored = work.draft(0)
         assert (stored["corrected-prediction"], len(stored["errors"])) == ("Half a correction", 1)
         press(tab, "Escape", "Control+z", "Control+z")  # of this window's steps
         wait_until(other, "() => document.querySelectorAll('#errors > li').length <= 1")
         tab.noise.clear()  # the browser logs the refusal
 
 
-def test_work_of_another_computer_is_shown_when_the_annotator_comes_back(chromium, tmp_path):
-    with serving(tmp_path, items=1) as server, visiting(chromium, server) as tab:
-        client = Client(server.port, "anna")
-        press(tab, "Escape", "Home", "1")
-        kept(tab)
-        draft = client.call("GET", "/api/assignments/1")[1]["assignment"]["draft"]
+def test_work_of_another_computer_is_shown_when_the_annotator_comes_back(chromium, study):
+    with at_work(chromium, study) as work:
+        press(work.tab, "Escape", "Home", "1")
+        kept(work.tab)
+        given = work.assignment(0)
+        draft = given["draft"]
         draft["state"]["doc"]["corrected-prediction"] = "Of the laptop."
         body = {"revision": draft["revision"], "submissions": 0, "state": draft["state"]}
-        assert client.call("PUT", "/api/drafts/1", body)[0] == 200
-        tab.evaluate("() => window.dispatchEvent(new Event('focus'))")
-        corrected(tab, "Of the laptop.")
-        assert tab.locator("#errors > li").count() == 1
+        assert work.client.call("PUT", f"/api/drafts/{given['id']}", body)[0] == 200
+        work.tab.evaluate("() => window.dispatchEvent(new Event('focus'))")
+        corrected(work.tab, "Of the laptop.")
+        assert work.tab.locator("#errors > li").count() == 1
 
 
 @pytest.mark.parametrize("chosen", ["first", "second"])
-def test_of_two_windows_one_is_chosen_and_no_work_is_lost_unasked(chromium, tmp_path, chosen):
+def test_of_two_windows_one_is_chosen_and_no_work_is_lost_unasked(chromium, study, chosen):
     """If both have changed the same part, there is a button for the own and for the other work."""
-    with (
-        serving(tmp_path, items=1) as server,
-        FaultyLink(server) as link,
-        visiting(chromium, link) as tab,
-    ):
-        other = second_window(tab)
-        drafts = link.at("/api/drafts/*")
+    with at_work(chromium, study) as work:
+        tab, other = work.tab, second_window(work.tab)
+        drafts = work.link.at("/api/drafts/*")
         drafts.hold_next()
         tab.fill("#correction", "Of the first window.")
         drafts.wait()
         other.fill("#correction", "Of the second window.")
-        kept_there = "() => !Object.keys(localStorage).some((key) => /annotation\\/1/.test(key))"
-        wait_until(other, kept_there)
+        kept(other)
         drafts.release()
         wait_until(tab, "() => document.querySelectorAll('#notice button').length === 2")
         assert tab.input_value("#correction") == "Of the first window."
@@ -697,20 +510,19 @@ def test_of_two_windows_one_is_chosen_and_no_work_is_lost_unasked(chromium, tmp_
             tab.wait_for_selector("#work:not([hidden])")
         for window in (tab, other):
             corrected(window, f"Of the {chosen} window.")
-        assert draft_of(server, 1)["corrected-prediction"] == f"Of the {chosen} window."
+        assert work.draft(0)["corrected-prediction"] == f"Of the {chosen} window."
         tab.noise.clear()  # the browser logs the refusal
 
 
-def test_two_tabs_of_a_browser_work_for_two_annotators(chromium, tmp_path):
-    with serving(tmp_path, items=2, per_item=2) as server, visiting(chromium, server) as tab:
-        other = tab.context.new_page()
-        other.goto(f"http://127.0.0.1:{server.port}/templates/annotation.html#annotator=ben")
+def test_two_tabs_of_a_browser_work_for_two_annotators(chromium, study):
+    with at_work(chromium, study) as work:
+        tab, other = work.tab, work.tab.context.new_page()
+        other.goto(f"http://127.0.0.1:{work.link.port}/templates/annotation.html#annotator=other")
         other.wait_for_selector("#work:not([hidden])")
         press(tab, "n", "Control+Enter")
         said(tab, "This is the next item")
         reload(tab)
-        assert tab.inner_text("#who") == "anna"
-        assert "anna: 1 of 2 done" in tab.inner_text("#position")
-        assert "ben: 0 of 2 done" in other.inner_text("#position")
-        (entry,) = read_database(server.db, "qa_feedback").submissions
-        assert entry.annotator == "anna"
+        assert tab.inner_text("#who") == work.who
+        assert f"{work.who}: 1 of 3 done" in tab.inner_text("#position")
+        assert "other: 0 of 3 done" in other.inner_text("#position")
+        assert len(work.submissions) == 1

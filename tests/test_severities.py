@@ -1,11 +1,12 @@
 """Severities of errors: the schema, the rules, the rows, and the choices on the page."""
 
 import json
-import random
+from functools import partial
 
 import pytest
-from made_tasks import ROW, check_rules_in_browser, page_with, saved, task_with
-from page_helpers import QA, badge, drag, opened, press, reload, violations, word
+from made_tasks import ROW, SEVERITIES, annotation, page_with, saved, schema_json, task_with
+from made_tasks import wrong_fields as fields
+from page_helpers import QA, badge, drag, opened, press, reload, word
 from test_schema import broken
 
 from fgrlhf.data.formats import SPANS
@@ -13,27 +14,11 @@ from interface_html.format import Item
 from interface_html.items import item_json, read_items, rows_text
 from interface_html.rules import annotation_problems
 
-SEVERITIES = [
-    {"name": "minor", "label": "Minor", "letter": "m", "key": "M"},
-    {"name": "major", "label": "Major", "letter": "j", "key": "Shift+M"},
-]
+doc = partial(annotation, corrected="Mended.")
+
 NAMES = ["minor", "major"]
 IRRELEVANT = {"error type": "Irrelevant", "explanation": "", "start": 4, "end": 11}
 SPAN = {"start": 4, "end": 11, "label": "Irrelevant"}
-
-
-def doc(*errors) -> dict:
-    return {
-        "errors": list(errors),
-        "missing-info": [],
-        "corrected-prediction": "Mended.",
-        "no-error": False,
-    }
-
-
-def fields(task, document) -> list[str]:
-    row = task.format.item_row(task.schema, ROW, "")
-    return [field for field, _ in annotation_problems(task.schema, row, document)]
 
 
 @pytest.mark.parametrize(
@@ -63,11 +48,7 @@ def test_clashes_in_the_schema_are_named(tmp_path, keys, message):
     [
         (
             ["minor", {"name": "major"}, {"name": "severe", "letter": "m", "key": "Shift+M"}],
-            [
-                ("minor", "i", "M"),
-                ("major", "a", "A"),
-                ("severe", "m", "Shift+M"),
-            ],
+            [("minor", "i", "M"), ("major", "a", "A"), ("severe", "m", "Shift+M")],
         ),
         (["neutral", "noise"], [("neutral", "n", "U"), ("noise", "o", "O")]),
         ([{"name": "x", "label": "Ex", "key": "B"}], [("Ex", "x", "B")]),
@@ -77,14 +58,11 @@ def test_severities_have_defaults_on_the_page_too(chromium, tmp_path, severities
     task = task_with(tmp_path, severities=severities)
     found = [(one.label, one.letter, one.key) for one in task.schema.severities]
     assert found == expected
-    with opened(chromium, where=page_with(task, [ROW])) as tab:
-        in_browser = tab.evaluate(
-            "FG.severities(FG_SCHEMA).map(({ label, letter, key }) => [label, letter, key])"
-        )
-        assert [tuple(one) for one in in_browser] == expected
-        drag(tab, 1, 2)
-        press(tab, "1", expected[0][2].lower())
-        assert badge(word(tab, 1)) == f"I1{expected[0][1]}"
+    function = """schema => FG.severities(schema).map(({ label, letter, key }) =>
+        [label, letter, key])"""
+    with opened(chromium, items=None) as tab:
+        in_browser = tab.evaluate(function, schema_json(task))
+    assert [tuple(one) for one in in_browser] == expected
 
 
 def test_a_severity_without_a_free_letter_needs_one(tmp_path):
@@ -132,23 +110,6 @@ def test_question_answering_has_no_severities():
     ]
 
 
-@pytest.mark.parametrize("is_required", [False, True])
-def test_the_rules_are_the_same_in_the_browser(chromium, tmp_path, is_required):
-    keys = {"severities": SEVERITIES, "severity_required": is_required, "comment": "optional"}
-    task = task_with(tmp_path, **keys)
-    rng = random.Random(1)
-    docs = []
-    for _ in range(200):
-        error = dict(IRRELEVANT)
-        if rng.random() < 0.8:
-            error["severity"] = rng.choice(["minor", "major", "huge", ""])
-        document = doc(error)
-        if rng.random() < 0.5:
-            document["comment"] = rng.choice(["text", "", " \n", "\u3000"])
-        docs.append(document)
-    check_rules_in_browser(chromium, task, ROW, docs)
-
-
 def marked_page(tmp_path, **keys):
     return page_with(task_with(tmp_path, severities=SEVERITIES, correction=False, **keys), [ROW])
 
@@ -179,8 +140,10 @@ def test_work_can_be_submitted_after_the_schema_has_lost_a_kind_and_severities(c
         )
 
 
-def test_keys_and_buttons_choose_a_severity(chromium, tmp_path):
-    with opened(chromium, where=marked_page(tmp_path)) as tab:
+def test_a_severity_is_chosen_kept_and_taken_back(chromium, tmp_path):
+    row = {**ROW, "id": "f", "spans": [{**SPAN, "severity": "major"}], "missing": []}
+    task = task_with(tmp_path, severities=SEVERITIES, correction=False)
+    with opened(chromium, where=page_with(task, [ROW, row])) as tab:
         press(tab, "m")
         assert "move to an error first" in tab.inner_text("#message")
         drag(tab, 1, 2)
@@ -189,30 +152,26 @@ def test_keys_and_buttons_choose_a_severity(chromium, tmp_path):
         assert badge(word(tab, 1)) == "I1j"
         press(tab, "m")
         assert badge(word(tab, 1)) == "I1m"
+        kinds = [kind.key for kind in QA.schema.errors if kind.needs == "nothing"]
+        word(tab, 1).click()
+        press(tab, kinds[-1])  # it stays with another kind
+        assert badge(word(tab, 1)).endswith("1m")
+        press(tab, "m")
+        assert badge(word(tab, 1)).endswith("1")
+        assert "has no severity" in tab.inner_text("#message")
+        press(tab, "1", "m")
         drag(tab, 4, 4)
         press(tab, "1")
         tab.click("[data-key='errors-1-severity-major']")
         pressed = tab.locator("#errors .severity[aria-pressed='true']").all_inner_texts()
         assert [text.split()[0] for text in pressed] == ["Minor", "Major"]
         press(tab, "Control+z", "Control+z", "Control+y")  # the kind stays, the severity goes
-        press(tab, "Control+y", "Control+Enter")
-        (row,) = saved(tab, "#download")
-        first, second = row["spans"]
-        assert first == {**SPAN, "severity": "minor"}
-        assert second["severity"] == "major"
-
-
-def test_the_chosen_severity_is_taken_back_and_stays_with_another_kind(chromium, tmp_path):
-    with opened(chromium, where=marked_page(tmp_path)) as tab:
-        drag(tab, 1, 2)
-        press(tab, "1", "m")
-        kinds = [kind.key for kind in QA.schema.errors if kind.needs == "nothing"]
-        word(tab, 1).click()
-        press(tab, kinds[-1])
-        assert badge(word(tab, 1)).endswith("1m")
-        press(tab, "m")
-        assert badge(word(tab, 1)).endswith("1")
-        assert "has no severity" in tab.inner_text("#message")
+        press(tab, "Control+y", "Control+Enter", "]")
+        assert badge(word(tab, 1)) == "I1j"  # the next item has it from the file
+        first, second = saved(tab, "#download")
+        assert first["spans"][0] == {**SPAN, "severity": "minor"}
+        assert first["spans"][1]["severity"] == "major"
+        assert second == row
 
 
 def test_a_missing_severity_prevents_the_submission(chromium, tmp_path):
@@ -226,12 +185,3 @@ def test_a_missing_severity_prevents_the_submission(chromium, tmp_path):
         assert badge(word(tab, 1)) == "I1m"
         press(tab, "Control+Enter")
         assert "Submitted" in tab.inner_text("#message")
-
-
-def test_a_file_with_severities_shows_them(chromium, tmp_path):
-    row = {**ROW, "spans": [{**SPAN, "severity": "major"}], "missing": []}
-    task = task_with(tmp_path, severities=SEVERITIES, correction=False)
-    with opened(chromium, where=page_with(task, [row]), bypass_csp=True) as tab:
-        assert badge(word(tab, 1)) == "I1j"
-        assert violations(tab) == []
-        assert saved(tab, "#download") == [row]

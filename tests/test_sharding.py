@@ -324,7 +324,7 @@ def test_bf16_rounds_policy_and_reference_alike(two_processes):
 # ---- what is refused -----------------------------------------------------------------------------
 
 REFUSED = {
-    "model.policy_model.train_top_layers": {"model__policy_model__train_top_layers": 1},
+    "model.train_top_layers": {"model__train_top_layers": 1},
     "model.value_model.train_top_layers": {
         "model__value_model": {"ckpt": "tiny", "train_top_layers": 1}
     },
@@ -344,10 +344,9 @@ def test_what_is_not_supported_is_refused(setting, tmp_path):
 
 
 def test_dpo_refuses_frozen_layers(tmp_path):
-    policy = {"ckpt": "tiny", "train_top_layers": 1}
-    dpo_helpers.config(tmp_path, model__policy_model=policy)
-    with pytest.raises(UserError, match="does not support model.policy_model.train_top_layers yet"):
-        dpo_helpers.config(tmp_path, model__policy_model=policy, parallel__strategy="fsdp2")
+    dpo_helpers.config(tmp_path, model__train_top_layers=1)
+    with pytest.raises(UserError, match="does not support model.train_top_layers yet"):
+        dpo_helpers.config(tmp_path, model__train_top_layers=1, parallel__strategy="fsdp2")
 
 
 @pytest.mark.parametrize("strategy", ["fsdp", "FSDP2", "deepspeed", None])

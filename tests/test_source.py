@@ -92,7 +92,7 @@ def test_a_reward_model_carries_the_source(tmp_path):
     start = rm.start(tmp_path, "causal")
     SOURCE.save(start)
     tree = {
-        "model": {"ckpt": str(start), "shape": "causal", "max_length": 128},
+        "model": {"ckpt": str(start), "shape": "causal", "max_input_len": 128},
         "data": {
             "train_file": str(rm.segment_file(tmp_path / "train.json", 8, 0)),
             "dev_file": str(rm.segment_file(tmp_path / "dev.json", 4, 1)),
@@ -109,7 +109,7 @@ def test_a_reward_model_carries_the_source(tmp_path):
 
 def test_rl_carries_the_source_and_the_report_shows_it(base, tmp_path):
     folder = tmp_path / "outputs" / "rl"
-    config = rl.config(folder, train__total_episodes=8, model__policy_model__ckpt=str(base))
+    config = rl.config(folder, train__total_episodes=8, model__ckpt=str(base))
     trainer = rl.trainer(config, "gpt2")
     trainer.policy.source = read_source(base)
     trainer.train()

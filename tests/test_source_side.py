@@ -1,25 +1,22 @@
 """Marks in the source, such as omissions: the schema, the rules, the rows, and the page."""
 
 import json
-import random
 
 import pytest
-from hostile import HOSTILE_SAMPLE
-from made_tasks import ROW, WRONG, check_rules_in_browser, page_with, saved, task_with
-from page_helpers import QA, badge, drag, opened, press, state, violations, word
-from server_helpers import serving
+from made_tasks import OMISSION, ROW, WRONG, page_with, saved, task_with
+from made_tasks import annotation as doc
+from page_helpers import QA, badge, drag, drag_between, opened, press, state, word
 from test_liked_spans import submission
 from test_schema import broken
-from test_served_pages import visiting
 
 from fgrlhf.base.files import write_json
+from fgrlhf.base.records import DataError, RowError
 from fgrlhf.data.formats import SPANS
-from fgrlhf.data.problems import DataError
-from fgrlhf.data.rows import Row, RowError
+from fgrlhf.data.rows import Row
 from interface_html.adjudicate import items_to_adjudicate
 from interface_html.agreement_figures import report
 from interface_html.annotator_pairs import pair_agreements
-from interface_html.export import Settings, export, judged_items
+from interface_html.export import judged_items
 from interface_html.format import Item
 from interface_html.items import item_json, read_items, rows_text
 from interface_html.judged_items import JudgedItem
@@ -27,8 +24,7 @@ from interface_html.rules import annotation_problems, character_labels, side_of
 from interface_html.suggestions import item_suggestion_problems
 from interface_html.tasks import feedback_of
 
-SOURCE_KIND = {**WRONG, "name": "Omission", "label": "Omission", "letter": "O", "key": "2"}
-SOURCE_KIND |= {"color": "#00449E", "side": "source", "help": "it is left out"}
+SOURCE_KIND = {**OMISSION, "key": "2"}
 KINDS = {"errors": [WRONG, SOURCE_KIND], "missing": [], "correction": False}
 SOURCE = "😀 who sat on the red mat?"
 SOURCE_ROW = {**ROW, "prompt": SOURCE}
@@ -40,11 +36,6 @@ def wrong(start: int, end: int) -> dict:
 
 def omission(start: int, end: int) -> dict:
     return {**wrong(start, end), "error type": "Omission", "side": "source"}
-
-
-def doc(*errors) -> dict:
-    no_error = {"corrected-prediction": "", "no-error": not errors}
-    return {"errors": list(errors), "missing-info": [], **no_error}
 
 
 def problems(task, document) -> list[tuple[str, str]]:
@@ -171,23 +162,6 @@ def test_wrong_marks_in_a_row_are_named(tmp_path, span, message):
     assert message in str(error.value)
 
 
-def test_the_rules_are_the_same_in_the_browser(chromium, tmp_path):
-    task = task_with(tmp_path, **KINDS)
-    rng = random.Random(1)
-
-    def random_error():
-        start, end = rng.choice([0, 2, 4, 6]), rng.choice([1, 5, 7, 9, 26, 27, 60])
-        error = rng.choice([wrong, omission])(start, end)
-        if rng.random() < 0.3:
-            error["side"] = rng.choice(["source", "response", "", None])
-        if rng.random() < 0.1:
-            error.pop("side", None)
-        return error
-
-    docs = [doc(*(random_error() for _ in range(rng.choice([1, 1, 2, 3])))) for _ in range(400)]
-    check_rules_in_browser(chromium, task, SOURCE_ROW, docs)
-
-
 @pytest.fixture
 def page(tmp_path):
     return page_with(task_with(tmp_path, **KINDS), [SOURCE_ROW])
@@ -197,22 +171,49 @@ def source_word(tab, number: int):
     return tab.locator(f"#source .w[data-i='{number}']")
 
 
-def drag_between(tab, first, last) -> None:
-    a, b = first.bounding_box(), last.bounding_box()
-    tab.mouse.move(a["x"] + a["width"] * 0.3, a["y"] + a["height"] / 2)
-    tab.mouse.down()
-    tab.mouse.move(b["x"] + b["width"] * 0.8, b["y"] + b["height"] / 2, steps=4)
-    tab.mouse.up()
+def test_marks_in_both_texts(chromium, page):
+    with opened(chromium, where=page) as tab:
+        marks = lambda: state(tab)["doc"]["errors"]  # noqa: E731
+        tab.focus("#source")
+        press(tab, "ArrowRight")
+        assert "“who”, word 2 of 7 of the source, not marked" in tab.text_content("#announce")
+        press(tab, "Shift+ArrowRight", "2", "Alt+ArrowRight")
+        assert marks() == [omission(2, 12)]
+        assert "marked: error 1 (Omission)" not in tab.text_content("#announce")
+        press(tab, "Escape", "ArrowLeft")
+        assert "of the source, marked: error 1 (Omission)" in tab.text_content("#announce")
+        press(tab, "Control+z")
+        assert marks() == [omission(2, 9)]
+        press(tab, "Control+y", "Delete")
+        assert marks() == []
+        assert tab.evaluate("document.activeElement.id") == "source"
 
+        tab.focus("#text")
+        press(tab, "Home", "1")
+        tab.focus("#source")
+        press(tab, "Home", "2")
+        tab.focus("#text")  # its cursor is where it was
+        press(tab, "Delete")
+        assert marks() == [omission(0, 1)]
+        tab.click("[data-key='errors-0']")
+        press(tab, "Delete")
+        assert marks() == []
 
-def test_the_mouse_marks_words_of_the_source(chromium, page):
-    with opened(chromium, where=page, bypass_csp=True) as tab:
+        # a drag that ends in the other text belongs to the first
+        drag_between(tab, source_word(tab, 5), word(tab, 2))
+        press(tab, "2")
+        (error,) = marks()
+        assert error["side"] == "source" and error["end"] == len(SOURCE)
+        press(tab, "Delete")
+        drag_between(tab, word(tab, 2), source_word(tab, 5))
+        press(tab, "1")
+        assert marks() == [wrong(0, 11)]
+        press(tab, "Delete")
+
         assert tab.inner_text("#source") == SOURCE
         drag_between(tab, source_word(tab, 1), source_word(tab, 2))
         press(tab, "1")
-        assert "Wrong is marked in the response" in tab.inner_text("#message").replace(
-            QA.schema.fields.noun, "response"
-        )
+        assert f"Wrong is marked in the {QA.schema.fields.noun}" in tab.inner_text("#message")
         press(tab, "2")
         assert "“who sat” (2 words) is error 1 (Omission)" in tab.inner_text("#message")
         drag(tab, 1, 1)
@@ -224,109 +225,16 @@ def test_the_mouse_marks_words_of_the_source(chromium, page):
         cards = tab.locator("#errors .card").all_inner_texts()
         assert "who sat" in cards[0] and "in the source" in cards[0]
         assert "cat" in cards[1] and "in the source" not in cards[1]
-        assert violations(tab) == []
-        assert state(tab)["doc"]["errors"] == [omission(2, 9), wrong(4, 7)]
+        assert marks() == [omission(2, 9), wrong(4, 7)]
         press(tab, "Control+Enter")
         (row,) = saved(tab, "#download")
         assert row["spans"] == [source_span(2, 9), {"start": 4, "end": 7, "label": "Wrong"}]
-
-
-def test_the_keyboard_marks_moves_undoes_and_removes(chromium, page):
-    with opened(chromium, where=page) as tab:
-        tab.focus("#source")
-        press(tab, "ArrowRight")
-        assert "“who”, word 2 of 7 of the source, not marked" in tab.text_content("#announce")
-        press(tab, "Shift+ArrowRight", "2", "Alt+ArrowRight")
-        assert state(tab)["doc"]["errors"] == [omission(2, 12)]
-        assert "marked: error 1 (Omission)" not in tab.text_content("#announce")
-        press(tab, "Escape", "ArrowLeft")
-        assert "of the source, marked: error 1 (Omission)" in tab.text_content("#announce")
-        press(tab, "Control+z")
-        assert state(tab)["doc"]["errors"] == [omission(2, 9)]
-        press(tab, "Control+y", "Delete")
-        assert state(tab)["doc"]["errors"] == []
-        assert tab.evaluate("document.activeElement.id") == "source"
-
-
-def test_tab_goes_from_one_text_to_the_other(chromium, page):
-    with opened(chromium, where=page) as tab:
-        tab.focus("#text")
-        press(tab, "1")
-        tab.focus("#source")
-        press(tab, "2")
-        tab.focus("#text")  # its cursor is where it was
-        press(tab, "Delete")
-        assert state(tab)["doc"]["errors"] == [omission(0, 1)]
-        tab.click("[data-key='errors-0']")
-        press(tab, "Delete")
-        assert state(tab)["doc"]["errors"] == []
-
-
-def test_a_drag_that_ends_in_the_other_text_belongs_to_the_first(chromium, page):
-    with opened(chromium, where=page) as tab:
-        drag_between(tab, source_word(tab, 5), word(tab, 2))
-        press(tab, "2")
-        (error,) = state(tab)["doc"]["errors"]
-        assert error["side"] == "source" and error["end"] == len(SOURCE)
-    with opened(chromium, where=page) as tab:
-        drag_between(tab, word(tab, 2), source_word(tab, 5))
-        press(tab, "1")
-        (error,) = state(tab)["doc"]["errors"]
-        assert error == wrong(0, 11)
-
-
-def test_hostile_sources_stay_texts(chromium, tmp_path):
-    rows = [
-        {**SOURCE_ROW, "id": str(i), "prompt": f"{text} x"} for i, text in enumerate(HOSTILE_SAMPLE)
-    ]
-    page = page_with(task_with(tmp_path, **KINDS), rows)
-    with opened(chromium, where=page) as tab:
-        shown = tab.evaluate(
-            """async (count) => {
-                const shown = [];
-                const press = (key) => document.querySelector("#source").dispatchEvent(
-                    new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
-                for (let i = 0; i < count; i++) {
-                    const source = document.querySelector("#source");
-                    source.focus();
-                    press("End");
-                    press("2");
-                    const { tagName } = document.querySelector("#errors q");
-                    shown.push([source.textContent, source.querySelectorAll("script, img").length]);
-                    if (tagName !== "Q" || "hit" in window) shown.push("ran");
-                    document.querySelector("#next").click();
-                    await null;
-                }
-                return shown;
-            }""",
-            len(rows),
-        )
-    assert shown == [[row["prompt"], 0] for row in rows]
 
 
 def test_translations_have_omissions_in_the_source():
     schema = feedback_of("translation").schema
     of_source = [kind.name for kind in schema.errors if kind.side == "source"]
     assert of_source == ["major omission", "minor omission"]
-
-
-def test_a_served_page_stores_marks_of_both_sides(chromium, tmp_path):
-    item = {"id": "t", "prompt": "😀 the small fox", "response": "vekon silva"}
-    write_json(tmp_path / "items.json", [item])
-    out = tmp_path / "out.json"
-    with serving(tmp_path, task="translation", items=tmp_path / "items.json") as server:
-        with visiting(chromium, server) as tab:
-            tab.focus("#text")
-            press(tab, "Home", "1")
-            tab.focus("#source")
-            press(tab, "ArrowRight", "ArrowRight", "5", "Control+Enter")
-            tab.wait_for_selector("#empty:not([hidden])")
-        export(Settings(task="translation", db=str(server.db), out=str(out)))
-    (row,) = json.loads(out.read_text())
-    assert row["spans"] == [
-        {"start": 0, "end": 5, "label": "major"},
-        source_span(6, 11, "minor omission"),
-    ]
 
 
 # ---- conversations -------------------------------------------------------------------------------

@@ -102,7 +102,7 @@ def test_training_checks_the_level_of_both_files(spans):
     command.main(["span_files", "numbers", *text])
     for train_file, dev_file in ((out, words), (words, out)):
         tree = {
-            "model": {"ckpt": "none", "max_length": 64},
+            "model": {"ckpt": "none", "max_input_len": 64},
             "data": {
                 "train_file": str(train_file),
                 "dev_file": str(dev_file),

@@ -62,12 +62,16 @@ def test_imports_for_typing_close_a_circle():
         structure.longest_chain(graph, ["a.top"])
 
 
-class Short(BaseModel):
+class Shape(BaseModel):
+    weight: float = 1.0
+
+
+class Short(Shape):
     kind: Literal["short"] = "short"
     words: int = 1
 
 
-class Long(BaseModel):
+class Long(Shape):
     kind: Literal["long"] = "long"
 
 
@@ -84,7 +88,7 @@ class Config(BaseModel):
 
 def test_a_key_counts_once_and_a_section_is_none():
     assert structure.config_classes(Config) == {Config, Inner, Short, Long}
-    assert structure.n_keys(Config) == 4  # seed, both kinds, words
+    assert structure.n_keys(Config) == (6, 5)  # seed, both kinds, words, weight twice
 
 
 def test_the_rows_of_a_run_count_files_and_returns():

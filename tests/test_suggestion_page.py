@@ -2,15 +2,12 @@
 
 import copy
 import json
-import random
 from pathlib import Path
 
-import pytest
 from made_tasks import ROW as MADE_ROW
-from made_tasks import page_with, task_with
+from made_tasks import THREE_SUGGESTED, page_with, suggested, task_with
 from page_helpers import (
     ITEM,
-    LOOKS,
     QA,
     TEXT,
     downloaded,
@@ -19,12 +16,11 @@ from page_helpers import (
     press,
     reload,
     state,
-    violations,
     wait_until,
     word,
 )
+from served_pages import visiting
 from server_helpers import serving
-from test_served_pages import visiting
 
 from fgrlhf.base.files import write_json
 from interface_html.export import Settings as ExportSettings
@@ -34,36 +30,12 @@ from interface_html.pages import self_contained
 from interface_html.stored import read_database
 from interface_html.submissions import Settings as SubmissionSettings
 from interface_html.submissions import write_submissions
-from interface_html.suggestions import (
-    decision_problems,
-    item_suggestion_problems,
-    undecided_problems,
-)
 
 KINDS = [kind.name for kind in QA.schema.errors if kind.needs == "nothing"]
 ROW = {key: value for key, value in ITEM.items() if key != "id"}
 
 
-def suggestion(kind="Irrelevant", start=4, end=11, score=0.93, explanation="", source="rel_rm"):
-    return {
-        "type": kind,
-        "start": start,
-        "end": end,
-        "explanation": explanation,
-        "score": score,
-        "source": source,
-    }
-
-
-# "cat sat", "red." and "The cat" of the third sentence
-THREE = [
-    suggestion(),
-    suggestion("Unverifiable", 33, 37, 0.6, "nothing says so", "fact_rm"),
-    suggestion("Incoherent", 38, 45, 0.95),
-]
-
-
-def item(suggestions=THREE, **values) -> dict:
+def item(suggestions=THREE_SUGGESTED, **values) -> dict:
     return {**copy.deepcopy(ITEM), "suggestions": list(suggestions), **values}
 
 
@@ -71,7 +43,7 @@ def errors(tab) -> list[dict]:
     return state(tab)["doc"]["errors"]
 
 
-def origin(index: int, verdict="accepted", suggestions=THREE) -> dict:
+def origin(index: int, verdict="accepted", suggestions=THREE_SUGGESTED) -> dict:
     one = suggestions[index]
     return {"index": index, "source": one["source"], "score": one["score"], "verdict": verdict}
 
@@ -152,9 +124,29 @@ def test_suggestions_are_decided_by_keys(chromium, tmp_path):
         assert list(row["feedback"]["errors"][0]) == ["error type", "explanation", "start", "end"]
 
 
-def test_e_accepts_and_edits_and_the_verdict_follows_the_span(chromium, tmp_path):
-    with opened(chromium, items=[item()], tmp_path=tmp_path) as tab:
-        press(tab, "x", "e")
+def test_ways_to_decide(chromium, tmp_path):
+    """In a page with the items inside. Each part is about the next item."""
+    rows = [item(id=str(i), question=f"{i}?") for i in range(4)]
+    write_json(tmp_path / "items.json", [item(id="h", suggestions_shown=False), *rows])
+    page = tmp_path / "page.html"
+    page.write_text(self_contained(QA, "annotation", read_items(QA, tmp_path / "items.json")))
+    with opened(chromium, where=page) as tab:
+        assert underlined(tab) == [] and not tab.is_visible("#suggested")  # they are hidden
+        press(tab, "y")
+        assert said(tab) == "This item has no suggestions."
+        press(tab, "n", "Control+Enter")
+        assert record(tab)[0]["suggestions"] == {"shown": False, "verdicts": []}
+
+        assert underlined(tab) == [1, 2, 9, 10, 11]
+        word(tab, 0).click()
+        press(tab, "ArrowRight")
+        heard = tab.evaluate("document.querySelector('#announce').textContent")
+        assert heard == "“cat”, word 2 of 15, Suggested: Irrelevant, 0.93 by rel_rm"
+        press(tab, "?")
+        text = tab.inner_text("#help")
+        assert "accept or reject the suggestion under the cursor" in text
+        assert "accept all suggestions at 0.9 or more" in text
+        press(tab, "Escape", "e")  # accepts the suggestion under the cursor and edits it
         assert errors(tab)[0]["origin"] == origin(0)
         assert "Editing error 1 (Irrelevant)" in said(tab)
         press(tab, "Shift+ArrowRight", "Enter")
@@ -168,23 +160,17 @@ def test_e_accepts_and_edits_and_the_verdict_follows_the_span(chromium, tmp_path
         press(tab, "Delete")  # the suggestion is open again
         assert underlined(tab) == [1, 2, 9, 10, 11]
 
-
-def test_a_kind_on_a_clicked_word_takes_the_whole_suggestion_and_a_selection_does_not(
-    chromium, tmp_path
-):
-    with opened(chromium, items=[item()], tmp_path=tmp_path) as tab:
-        word(tab, 2).click()
+        press(tab, "Escape", "]")
+        word(tab, 2).click()  # a kind takes the whole suggestion of a clicked word
         tab.locator("#types button", has_text="Unverifiable").click()
         assert (errors(tab)[0]["start"], errors(tab)[0]["end"]) == (4, 11)
         assert errors(tab)[0]["origin"]["verdict"] == "changed"
-        drag(tab, 10, 11)
+        drag(tab, 10, 11)  # and not of a selection
         press(tab, "1")
         assert TEXT[errors(tab)[1]["start"] : errors(tab)[1]["end"]] == "The cat"
         assert "origin" not in errors(tab)[1]
 
-
-def test_a_suggestion_that_overlaps_an_error_can_only_be_rejected(chromium, tmp_path):
-    with opened(chromium, items=[item()], tmp_path=tmp_path) as tab:
+        press(tab, "Escape", "]")
         drag(tab, 2, 3)
         press(tab, "1")
         tab.click("[data-key='suggestion-0-accept']")
@@ -198,13 +184,21 @@ def test_a_suggestion_that_overlaps_an_error_can_only_be_rejected(chromium, tmp_
         assert state(tab)["doc"]["suggestions"] == []
         assert errors(tab)[0]["origin"] == origin(0)
 
+        press(tab, "Escape", "]")
+        press(tab, "Shift+Y")
+        assert [one["origin"] for one in errors(tab)] == [origin(0), origin(2)]
+        assert "Accepted: 2. Suggested: Unverifiable Fact, 0.60" in said(tab)
+        assert not tab.is_visible("#accept-sure")
+        press(tab, "Control+z")  # one step
+        assert errors(tab) == [] and underlined(tab) == [1, 2, 9, 10, 11]
+
 
 def test_accepting_what_needs_evidence_asks_for_it(chromium, tmp_path):
     evidence = '{"passage_id":1,"sentence_id":[2]}'
     suggestions = [
-        suggestion("Wrong-Grounding", 4, 11),
-        suggestion("Wrong-Grounding", 33, 37, 0.99, evidence),
-        suggestion("Redundant", 38, 45, 0.99),
+        suggested("Wrong-Grounding", 4, 11),
+        suggested("Wrong-Grounding", 33, 37, 0.99, evidence),
+        suggested("Redundant", 38, 45, 0.99),
     ]
     with opened(chromium, items=[item(suggestions)], tmp_path=tmp_path) as tab:
         tab.click("#accept-sure")
@@ -221,22 +215,12 @@ def test_accepting_what_needs_evidence_asks_for_it(chromium, tmp_path):
         assert [one["origin"]["verdict"] for one in errors(tab)] == ["accepted"] * 3
 
 
-def test_all_sure_suggestions_are_accepted_by_one_key_and_one_undo(chromium, tmp_path):
-    with opened(chromium, items=[item()], tmp_path=tmp_path) as tab:
-        press(tab, "Shift+Y")
-        assert [one["origin"] for one in errors(tab)] == [origin(0), origin(2)]
-        assert "Accepted: 2. Suggested: Unverifiable Fact, 0.60" in said(tab)
-        assert not tab.is_visible("#accept-sure")
-        press(tab, "Control+z")
-        assert errors(tab) == [] and underlined(tab) == [1, 2, 9, 10, 11]
-
-
 def test_all_sure_suggestions_are_accepted_where_marks_may_overlap(chromium, tmp_path):
     """Only the same kind with the same span is in the way."""
     crossing = [
-        suggestion(KINDS[0], 4, 11),
-        suggestion(KINDS[0], 8, 14),
-        suggestion(KINDS[1], 4, 11),
+        suggested(KINDS[0], 4, 11),
+        suggested(KINDS[0], 8, 14),
+        suggested(KINDS[1], 4, 11),
     ]
     for overlap, marked in ((True, 3), (False, 1)):
         folder = tmp_path / str(overlap)
@@ -268,16 +252,6 @@ def test_served_suggestions_can_be_decided_beside_gold_items(chromium, tmp_path)
         assert len(read_database(server.db, "qa_feedback").all_submissions) == 2
 
 
-def test_hidden_suggestions_leave_no_trace_but_the_record(chromium, tmp_path):
-    with opened(chromium, items=[item(suggestions_shown=False)], tmp_path=tmp_path) as tab:
-        assert underlined(tab) == [] and not tab.is_visible("#suggested")
-        press(tab, "y")
-        assert said(tab) == "This item has no suggestions."
-        press(tab, "n", "Control+Enter")
-        assert "suggestions" not in state(tab)["submitted"]
-        assert record(tab)[0]["suggestions"] == {"shown": False, "verdicts": []}
-
-
 def test_suggestions_survive_reloads_and_the_downloaded_file(chromium, tmp_path):
     with opened(chromium, items=[item()], tmp_path=tmp_path) as tab:
         press(tab, "y", "y", "x")
@@ -297,14 +271,6 @@ def test_suggestions_survive_reloads_and_the_downloaded_file(chromium, tmp_path)
         assert tab.locator("#errors > li").count() == 1
         press(tab, "Control+Enter")
         assert tab.locator("#problems li").count() == 0
-
-
-def test_suggestions_are_inside_a_page_for_one_annotator(chromium, tmp_path):
-    write_json(tmp_path / "items.json", [item()])
-    page = tmp_path / "page.html"
-    page.write_text(self_contained(QA, "annotation", read_items(QA, tmp_path / "items.json")))
-    with opened(chromium, where=page) as tab:
-        assert underlined(tab) == [1, 2, 9, 10, 11]
 
 
 def test_served_suggestions_are_submitted_with_their_verdicts(chromium, tmp_path):
@@ -340,98 +306,3 @@ def test_served_suggestions_are_submitted_with_their_verdicts(chromium, tmp_path
         )
         text = out.read_text()
         assert "suggestions" not in text and "origin" not in text
-
-
-def test_the_help_lists_the_keys_and_a_screen_reader_hears_suggestions(chromium, tmp_path):
-    with opened(chromium, items=[item()], tmp_path=tmp_path) as tab:
-        word(tab, 0).click()
-        press(tab, "ArrowRight")
-        heard = tab.evaluate("document.querySelector('#announce').textContent")
-        assert heard == "“cat”, word 2 of 15, Suggested: Irrelevant, 0.93 by rel_rm"
-        press(tab, "?")
-        text = tab.inner_text("#help")
-        assert "accept or reject the suggestion under the cursor" in text
-        assert "accept all suggestions at 0.9 or more" in text
-
-
-@pytest.mark.parametrize("width, scheme", LOOKS)
-def test_axe_finds_nothing_in_suggestions(chromium, tmp_path, scheme, width):
-    view = {"width": width, "height": 800}
-    options = {"bypass_csp": True, "color_scheme": scheme, "viewport": view}
-    with opened(chromium, items=[item()], tmp_path=tmp_path, **options) as tab:
-        press(tab, "y", "x")
-        assert violations(tab) == []
-        box = tab.locator("#suggested").bounding_box()
-        assert box["x"] + box["width"] <= width
-        assert tab.evaluate("document.querySelector('#suggested').scrollWidth") <= box["width"]
-
-
-# ---- rules: the same in Python and JavaScript ----------------------------------------------------
-
-VALUES = [None, True, -1, 0, 1, 2, 7, 0.5, 1.5, "x", "", "Irrelevant", [], {}]
-
-
-def random_row(rng: random.Random) -> dict:
-    suggestions: object = []
-    for _ in range(rng.randint(0, 3)):
-        one = rng.choice(THREE) | {"explanation": "", "source": "rm"}
-        for _ in range(rng.choice([0, 0, 1])):
-            one[rng.choice([*one, "more"])] = rng.choice(VALUES)
-        if rng.random() < 0.1:
-            del one[rng.choice(list(one))]
-        suggestions.append(one)
-    row = {**ROW, "suggestions": suggestions}
-    if rng.random() < 0.2:
-        row["suggestions_shown"] = rng.choice([True, False, None])
-    if rng.random() < 0.1:
-        row["suggestions"] = rng.choice(VALUES)
-    if rng.random() < 0.1:
-        del row["suggestions"]
-    return row
-
-
-def random_doc(rng: random.Random, suggestions: list) -> dict:
-    errors, rejections = [], []
-    for i, one in enumerate(suggestions):
-        end = rng.choice([one["end"], one["end"], 20])
-        error = {"error type": one["type"], "explanation": "", "start": one["start"], "end": end}
-        verdict = rng.choice(["accepted", "changed"])
-        decision = {"index": i, "source": one["source"], "score": one["score"], "verdict": verdict}
-        if rng.random() < 0.3:
-            decision[rng.choice([*decision, "more"])] = rng.choice(VALUES)
-        if rng.random() < 0.6:
-            errors.append({**error, "origin": decision})
-        if rng.random() < 0.5:
-            rejections.append(
-                rng.choice([{"index": i, "verdict": "rejected"}, rng.choice(VALUES), {"index": 1}])
-            )
-    return {"errors": errors, "suggestions": rejections}
-
-
-def test_python_and_the_page_find_the_same_problems(chromium, tmp_path):
-    rng = random.Random(0)
-    rows = [random_row(rng) for _ in range(400)]
-    valid = [item(rng.sample(THREE, rng.randint(0, 3))) for _ in range(400)]
-    docs = [random_doc(rng, row["suggestions"]) for row in valid]
-    with opened(chromium, tmp_path=tmp_path) as tab:
-        of_rows = tab.evaluate(
-            "rows => rows.map((row) => FG.itemSuggestionProblems(FG_SCHEMA, row)"
-            ".map(({ field }) => field))",
-            rows,
-        )
-        of_docs = tab.evaluate(
-            """([rows, docs]) => rows.map((row, i) => {
-            const wrong = FG.decisionProblems(row, docs[i]);
-            const found = wrong.length ? wrong : FG.undecidedProblems(row, docs[i]);
-            return found.map(({ field }) => field);
-        })""",
-            [valid, docs],
-        )
-    for row, fields in zip(rows, of_rows):
-        expected = [field for field, _ in item_suggestion_problems(QA.schema, row)]
-        assert sorted(set(fields)) == sorted(set(expected)), row.get("suggestions")
-    for row, doc, fields in zip(valid, docs, of_docs):
-        wrong = decision_problems(row, doc) or undecided_problems(row, doc)
-        assert sorted(set(fields)) == sorted({field for field, _ in wrong}), doc
-    assert sum(not fields for fields in of_rows) > 50
-    assert sum(not fields for fields in of_docs) > 20

@@ -8,7 +8,7 @@ from page_helpers import ITEM, QA, TOXICITY
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, write_json, write_jsonl
-from fgrlhf.data.problems import DataError
+from fgrlhf.base.records import DataError
 from fgrlhf.reward_models.scoring import SegmentLabels, SegmentScorer, SequenceScorer
 from interface_html import suggest as module
 from interface_html.command import main as feedback
@@ -112,7 +112,7 @@ def test_a_wrong_suggestion_is_told_with_its_row_and_key(tmp_path):
     with pytest.raises(DataError) as error:
         read_items(QA, tmp_path / "items.json")
     text = str(error.value)
-    assert "items.json, row 1, suggestions[0].end" in text and "off a word boundary" in text
+    assert "row 1, `suggestions[0].end`" in text and "off a word boundary" in text
 
 
 @pytest.mark.parametrize("task, texts", [(QA, None), (TOXICITY, "You fool! Bye.")])

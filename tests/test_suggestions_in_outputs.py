@@ -1,11 +1,9 @@
 """Suggestions in every output of an item: rules, programs, gold items and the page."""
 
-import random
-
 import pytest
 import torch
 from made_tasks import page_with, saved
-from page_helpers import opened, press, state, violations
+from page_helpers import opened, press, state
 from test_mark_outputs import KEYS, KINDS, OUTPUTS_ROW, SECOND, doc, omission, task_with, wrong
 
 from fgrlhf.base.files import read_json, write_json, write_jsonl
@@ -88,44 +86,6 @@ def test_an_error_is_in_the_text_of_its_suggestion(task):
         assert decision_problems(row, doc(error)) == [
             ("feedback.errors[0].origin.index", "suggestion 1 is in another text")
         ]
-
-
-def test_the_rules_are_the_same_in_the_browser(chromium, task):
-    rng = random.Random(2)
-
-    def random_suggestion():
-        one = suggestion(rng.choice([0, 0, 0, 2, 9]), rng.choice([1, 3, 5, 6, 8, 60]))
-        if rng.random() < 0.6:
-            one["output"] = rng.choice([1, 1, 2, 2, 3, 3, 4, 0, "1", None, 1.5])
-        return one
-
-    def random_error():
-        start, end, output = rng.choice([(0, 3, 0), (2, 8, 1), (0, 6, 3), (0, 8, 1), (0, 9, 2)])
-        error = omission(0, 3) if rng.random() < 0.1 else wrong(start, end, output)
-        verdict = rng.choice(["accepted", "accepted", "changed"])
-        return {**error, "origin": origin(rng.choice([0, 1, 1, 2]), verdict)}
-
-    rows = [row_of(task, random_suggestion()) for _ in range(300)]
-    docs = [{**doc(random_error()), "suggestions": []} for _ in range(200)]
-    decided = row_of(task, *THREE)
-    with opened(chromium, where=page_with(task, [OUTPUTS_ROW])) as tab:
-        found = tab.evaluate(
-            """([rows, decided, docs]) => {
-                const names = (problems) => problems.map(({ field }) => field);
-                return [
-                    rows.map((row) => names(FG.itemSuggestionProblems(FG_SCHEMA, row))),
-                    docs.map((doc) => names(FG.decisionProblems(decided, doc))),
-                ];
-            }""",
-            [rows, decided, docs],
-        )
-    expected = [
-        [[name for name, _ in item_suggestion_problems(task.schema, row)] for row in rows],
-        [[name for name, _ in decision_problems(decided, document)] for document in docs],
-    ]
-    for in_browser, in_python in zip(found, expected):
-        assert [sorted(fields) for fields in in_browser] == [sorted(fields) for fields in in_python]
-        assert sum(not fields for fields in in_browser) > 10
 
 
 # ---- the programs --------------------------------------------------------------------------------
@@ -226,7 +186,7 @@ def with_suggestions(*suggestions) -> dict:
 
 def test_suggestions_are_decided_in_the_output_that_has_them(chromium, task):
     rows = [with_suggestions(*THREE)]
-    with opened(chromium, where=page_with(task, rows), bypass_csp=True) as tab:
+    with opened(chromium, where=page_with(task, rows)) as tab:
         assert [underlined(tab, i) for i in range(4)] == [["The"], ["😀", "cat."], [], ["fourth"]]
         cards = tab.locator("#suggestions .card").all_inner_texts()
         assert [f"in answer {n}" in card for n, card in zip((1, 2, 4), cards)] == [True] * 3
@@ -244,7 +204,6 @@ def test_suggestions_are_decided_in_the_output_that_has_them(chromium, task):
         expected = [wrong(2, 8, 1, origin=origin(1)), wrong(0, 6, 3, origin=origin(2))]
         assert state(tab)["doc"]["errors"] == expected
         assert "All suggestions are decided." in said(tab)
-        assert violations(tab) == []
         press(tab, "Control+Enter")
         (row,) = saved(tab, "#download")
         assert row["other_spans"] == [
@@ -257,17 +216,15 @@ def test_suggestions_are_decided_in_the_output_that_has_them(chromium, task):
         assert entry["suggestions"] == {"shown": True, "verdicts": verdicts}
 
 
-def test_a_changed_span_stays_in_its_output(chromium, task):
-    with opened(chromium, where=page_with(task, [with_suggestions(*THREE)])) as tab:
+def test_a_changed_span_stays_in_its_output_and_sure_ones_are_accepted_together(chromium, task):
+    """A mark in one output does not keep a suggestion at the same place of another from it."""
+    rows = [with_suggestions(*THREE), {**with_suggestions(*THREE), "id": "s"}]
+    with opened(chromium, where=page_with(task, rows)) as tab:
         tab.locator("#text-1 .w >> nth=1").click()
         press(tab, "e", "Shift+ArrowRight", "Enter")
         expected = [wrong(2, 10, 1, origin=origin(1, "changed"))]
         assert state(tab)["doc"]["errors"] == expected
-
-
-def test_sure_ones_of_all_outputs_are_accepted_together(chromium, task):
-    """A mark in one output does not keep a suggestion at the same place of another from it."""
-    with opened(chromium, where=page_with(task, [with_suggestions(*THREE)])) as tab:
+        press(tab, "Escape", "]")
         tab.locator("#text .w >> nth=1").click()  # "cat", characters 4 to 7 of the first
         press(tab, "1", "Shift+Y")
         accepted = [wrong(2, 8, 1, origin=origin(1)), wrong(0, 6, 3, origin=origin(2))]

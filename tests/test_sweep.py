@@ -23,7 +23,7 @@ from fgrlhf.pipeline.sweep import (
     swept_seed,
 )
 from fgrlhf.runs.dpo_config import DPOTrainConfig
-from fgrlhf.runs.rl_config import TrainConfig
+from fgrlhf.runs.rl_config import RLTrainConfig
 
 
 def line(step, score, kl=0.0, metric="reward"):
@@ -120,18 +120,18 @@ def test_whether_lower_is_better_depends_on_the_metric_of_a_column(metric, expec
 def test_metric_and_threshold_come_from_the_config(tmp_path):
     experiment = Experiment("t", tmp_path)
     config = str(tmp_path / "c.yml")
-    (tmp_path / "c.yml").write_text("train: {best_metric: solved}\nevaluation: {metric: loss}\n")
+    (tmp_path / "c.yml").write_text("train: {best_metric: solved}\n")
     (tmp_path / "empty.yml").write_text("{}\n")
     assert metric_of(experiment, config, []) == "solved"
-    assert metric_of(experiment, config, ["train.best_metric=x"]) == "x"
-    assert metric_of(experiment, f"sft:{config}", []) == "loss"
+    assert metric_of(experiment, config, ["evaluation.metric=x"]) == "x"
+    assert metric_of(experiment, f"sft:{config}", []) == "solved"
     empty = str(tmp_path / "empty.yml")
     assert [metric_of(experiment, f"{kind}{empty}", []) for kind in ("", "dpo:", "sft:")] == [
         "reward",
         "rougeLsum",
         "rougeLsum",
     ]
-    assert kl_threshold_of(SimpleNamespace(train=TrainConfig())) == 10.0
+    assert kl_threshold_of(SimpleNamespace(train=RLTrainConfig())) == 10.0
     assert kl_threshold_of(SimpleNamespace(train=DPOTrainConfig())) == math.inf
 
 
@@ -146,7 +146,7 @@ class Stages:
         for stage in self.stages:
             keys = dict(part.partition("=")[::2] for part in stage.command if "=" in part)
             score = float(keys["train.lr"]) + float(keys["train.seed"])
-            kl = 5.0 if keys.get("model.policy_model.ckpt") == "far" else 0.0
+            kl = 5.0 if keys.get("model.ckpt") == "far" else 0.0
             lines = [line(0, 0.0), {"step": 0, "episodes": 4}, line(1, score, kl)]
             for dev in (lines[0], lines[2]):
                 dev["eval/ter"] = 10 - dev["eval/reward"]
@@ -194,7 +194,7 @@ def test_the_threshold_is_the_one_of_the_training(config, tmp_path, threshold):
     """Text that the training reads as a number, in forms that `float` does not read."""
     out = tmp_path / "out"
     arguments = ["numbers", config, "train.lr=0.1,0.3", f"output_dir={out}", "seeds=0"]
-    module.main([*arguments, threshold, "model.policy_model.ckpt=far"])
+    module.main([*arguments, threshold, "model.ckpt=far"])
     best = read_json(out / "summary.json")["runs"]["lr=0.3"]["seeds"]["0"]
     assert (best["score"], best["kl"]) == (0.0, 0.0)
 
@@ -204,7 +204,7 @@ def test_the_threshold_is_the_one_of_the_training(config, tmp_path, threshold):
     [
         ("reward.increasing.weight=1,2", "reward", False),
         ("reward.increasing.weight=1,2", "ter", True),
-        ("train.eval_examples=8,16", "ter", False),
+        ("evaluation.examples=8,16", "ter", False),
     ],
 )
 def test_scores_that_measure_different_things_have_no_best(

@@ -128,7 +128,7 @@ def test_the_translation_of_rl4lms_settings(name, stage, somewhere):
     path = config_path(name, "paper", stage)
     config = load_config(rl_config(task_of(name)), path)
     train = config.train
-    length = config.env.max_generated_len
+    length = config.model.max_generated_len
     # the comments are in the file that has the value
     text = "".join(file.read_text(encoding="utf-8") for file in config_files(path))
     tokens = int(re.search(r"# ([\d,]+) tokens", text)[1].replace(",", ""))
@@ -138,9 +138,9 @@ def test_the_translation_of_rl4lms_settings(name, stage, somewhere):
     iterations = int(re.search(r"# (\d+) iterations", text)[1])
     assert train.total_episodes == iterations * episodes
     # 0.1 of the clipped error in each iteration
-    assert config.algorithm.kl_horizon == 10 * episodes
+    assert config.algorithm.adaptive_kl.horizon == 10 * episodes
     per_token = float(re.search(r"# ([\d.]+) per token", text)[1])
-    assert config.algorithm.kl_target == pytest.approx(per_token * length)
+    assert config.algorithm.adaptive_kl.target == pytest.approx(per_token * length)
     assert episodes % train.n_minibatches == 0
     assert 32 <= episodes // train.n_minibatches * length <= 128  # tokens of a minibatch: 64
 
@@ -210,7 +210,7 @@ def offline(name: str, stage: str) -> list[str]:
 FEW_STEPS = [
     "train.max_steps=2",
     "train.batch_size=2",
-    "data.dev_examples=2",
+    "evaluation.examples=2",
     "logging.log_interval=1",
 ]
 FEW_ROLLOUTS = [
@@ -218,8 +218,8 @@ FEW_ROLLOUTS = [
     "train.micro_batch_size=2",
     "train.n_minibatches=1",
     "train.n_ppo_epoch_per_rollout=1",
-    "train.eval_examples=2",
-    "env.max_generated_len=8",
+    "evaluation.examples=2",
+    "model.max_generated_len=8",
 ]
 
 
@@ -244,9 +244,9 @@ def test_two_steps_of_the_configs_at_paper_scale(name, data, models, outputs, mo
         overrides = [
             *offline(name, stage),
             *FEW_ROLLOUTS,
-            "env.max_input_len=160",
+            "model.max_input_len=160",
             "train.total_episodes=4",
-            f"model.policy_model.ckpt={outputs}/sft",
+            f"model.ckpt={outputs}/sft",
             f"model.value_model.ckpt={outputs}/sft",
         ]
         rl.main([f"tasks.{name}", str(config_path(name, "paper", stage)), *overrides])

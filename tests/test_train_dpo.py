@@ -210,8 +210,8 @@ def world(tmp_path, monkeypatch):
 
 
 SMALL = [
-    "env.max_generated_len=40",
-    "env.max_input_len=64",
+    "model.max_generated_len=40",
+    "model.max_input_len=64",
     "train.batch_size=2",
     "train.micro_batch_size=2",
     "train.epochs=2",
@@ -249,7 +249,7 @@ def test_the_entry_point_trains(kind, pairs, world, capsys):
 ROWS_OF_THE_LIBRARY = [
     "data.pairs=comparisons",
     "data.train_file=null",
-    "env.max_generated_len=40",
+    "model.max_generated_len=40",
     "train.epochs=1",
 ]
 
@@ -296,7 +296,7 @@ def test_rows_without_a_decision_are_refused(world):
 @pytest.mark.parametrize("argument, message", refusals("dpo"))
 def test_refused_before_anything_is_loaded(argument, message, world, monkeypatch):
     monkeypatch.setattr(
-        train_dpo, "load_policy", lambda *_, **__: pytest.fail("a model was loaded")
+        train_dpo, "trained_policy", lambda *_, **__: pytest.fail("a model was loaded")
     )
     with pytest.raises(UserError, match=message):
         dpo.main(
@@ -307,7 +307,7 @@ def test_refused_before_anything_is_loaded(argument, message, world, monkeypatch
 
 def test_dpo_without_pairs_is_refused_before_anything_is_loaded(world, monkeypatch):
     monkeypatch.setattr(
-        train_dpo, "load_policy", lambda *_, **__: pytest.fail("a model was loaded")
+        train_dpo, "trained_policy", lambda *_, **__: pytest.fail("a model was loaded")
     )
     raw = [r.raw for r in read_feedback(world / "train_feedback.json")]
     for r in raw:
@@ -387,7 +387,7 @@ def test_adapters_are_trained_through_the_entry_point(kind, world, monkeypatch):
             "train.epochs=8",
             "train.lr=1e-2",
             "train.dropout=true",
-            "model.policy_model.lora={r: 2, dropout: 0.1}",
+            "model.lora={r: 2, dropout: 0.1}",
             f"logging.save_dir={world}/dpo",
         ]
     )
@@ -409,6 +409,4 @@ def test_dropout_of_adapters_needs_dropout(world):
     with pytest.raises(
         UserError, match="lora.dropout is 0.1, but train.dropout is false.*train.dropout=true"
     ):
-        load_config(
-            DPOConfig, TRAINING / "mini_dpo_config.yml", ["model.policy_model.lora.dropout=0.1"]
-        )
+        load_config(DPOConfig, TRAINING / "mini_dpo_config.yml", ["model.lora.dropout=0.1"])

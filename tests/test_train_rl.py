@@ -73,15 +73,15 @@ def test_the_entry_point_trains(name, kind, tmp_path, monkeypatch, capsys):
             "tasks.qa_feedback",
             str(TRAINING / "mini_oracle_config.yml"),
             f"algorithm.name={name}",
-            "env.max_generated_len=6",
-            "env.max_input_len=64",
+            "model.max_generated_len=6",
+            "model.max_input_len=64",
             "env.train_num_samples_per_input=2",
             "train.sampling_batch_size_per_card=2",
             "train.micro_batch_size=4",
             "train.total_episodes=8",
             f"logging.save_dir={tmp_path}/out",
             *critic,
-            *(["model.policy_model.lora.r=2"] if adapters else []),
+            *(["model.lora.r=2"] if adapters else []),
         ]
     )
     rows = metrics(tmp_path / "out")
@@ -116,17 +116,17 @@ def bandit(tmp_path, monkeypatch, policy, *overrides):
         [
             "tasks.qa_feedback",
             str(TRAINING / "mini_oracle_config.yml"),
-            "env.max_generated_len=8",
-            "env.max_input_len=64",
-            "model.policy_model.train_generation_kwargs.temperature=1.0",
-            "model.policy_model.train_generation_kwargs.top_k=0",
+            "model.max_generated_len=8",
+            "model.max_input_len=64",
+            "model.train_generation_kwargs.temperature=1.0",
+            "model.train_generation_kwargs.top_k=0",
             "train.sampling_batch_size_per_card=8",
             "train.total_episodes=960",
             "train.lr=1e-2",
             "train.value_lr=3e-3",
             "train.kl_threshold=1e6",
             "algorithm.kl_coef=0",
-            "train.eval_examples=2",
+            "evaluation.examples=2",
             f"logging.save_dir={tmp_path}/out",
             *overrides,
         ]
@@ -152,7 +152,7 @@ def test_adapters_learn_a_bandit_through_the_entry_point(kind, critic, tmp_path,
         torch.no_grad()
     ):  # adapters change hidden states; an output layer of almost zero would hide it
         policy.model.get_output_embeddings().weight.mul_({"chat": 8, "t5": 10}.get(kind, 1))
-    rows, folder = bandit(tmp_path, monkeypatch, policy, "model.policy_model.lora.r=4", *critic)
+    rows, folder = bandit(tmp_path, monkeypatch, policy, "model.lora.r=4", *critic)
     curve = [row["reward/total"] for row in rows]
     start, end = sum(curve[:3]) / 3, sum(curve[-3:]) / 3
     assert len(curve) == 30 and end > 2 and end > 3 * start, (start, end)
@@ -176,21 +176,17 @@ def test_mistakes_are_refused_before_anything_is_loaded(tmp_path, monkeypatch):
         patched.setattr(Task, "prompts", nothing)
         (tmp_path / "a").mkdir()
         with pytest.raises(UserError, match="target_modules names `query`.*k, o, q, v"):
-            bandit(
-                tmp_path / "a", patched, tiny.t5(), "model.policy_model.lora.target_modules=[query]"
-            )
+            bandit(tmp_path / "a", patched, tiny.t5(), "model.lora.target_modules=[query]")
         with pytest.raises(UserError, match="has no chat template"):
-            bandit(tmp_path / "a", patched, tiny.t5(), "model.policy_model.chat_template=true")
+            bandit(tmp_path / "a", patched, tiny.t5(), "model.chat_template=true")
         with pytest.raises(UserError, match="input_padding_side"):
-            bandit(
-                tmp_path / "a", patched, tiny.gpt2(), "model.policy_model.input_padding_side=right"
-            )
+            bandit(tmp_path / "a", patched, tiny.gpt2(), "model.input_padding_side=right")
     with pytest.raises(
         UserError, match="lora.dropout is 0.1, but train.dropout is false.*train.dropout=true"
     ):
-        bandit(tmp_path / "a", monkeypatch, tiny.t5(), "model.policy_model.lora.dropout=0.1")
+        bandit(tmp_path / "a", monkeypatch, tiny.t5(), "model.lora.dropout=0.1")
     with pytest.raises(UserError, match="lora.*r"):
-        bandit(tmp_path / "a", monkeypatch, tiny.t5(), "model.policy_model.lora.r=0")
+        bandit(tmp_path / "a", monkeypatch, tiny.t5(), "model.lora.r=0")
 
 
 @pytest.mark.parametrize("setting, library", [("auto", "onednn"), ("off", "off")])
@@ -202,7 +198,7 @@ def test_the_config_says_who_multiplies_and_the_run_records_it(
     measured = dict.fromkeys(kernels.SIZES, "onednn")
     monkeypatch.setattr(kernels, "_remembered_or_measured", lambda: measured)
     monkeypatch.setattr(kernels, "onednn_available", lambda: True)
-    changes = (f"model.kernels={setting}", "train.total_episodes=64", "env.max_generated_len=2")
+    changes = (f"model.kernels={setting}", "train.total_episodes=64", "model.max_generated_len=2")
     _, folder = bandit(tmp_path, monkeypatch, tiny.t5(), *changes)
     run = read_json(folder / "run.json")
     assert run["kernels"] == dict.fromkeys(kernels.SIZES, library) and run["task"]

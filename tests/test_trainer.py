@@ -46,7 +46,7 @@ def test_it_learns(tmp_path):
     """
     cfg = config(
         tmp_path,
-        env__max_generated_len=12,
+        model__max_generated_len=12,
         env__train_num_samples_per_input=4,
         algorithm__kl_coef=0.0,
         train__total_episodes=24 * 15,
@@ -63,7 +63,7 @@ def test_it_learns(tmp_path):
 
 
 def test_a_run_says_what_it_continues_and_where_its_policies_are(tmp_path, capsys):
-    cfg = config(tmp_path, train__total_episodes=18, train__save_interval=1)
+    cfg = config(tmp_path, train__total_episodes=18, train__save_every_steps=1)
     per_step = trainer(cfg).episodes_per_step
     assert 18 % per_step, "the last step has more episodes than asked for"
     printed = capsys.readouterr()
@@ -139,7 +139,7 @@ def test_micro_batches_do_not_change_the_update(kind, tmp_path):
             tmp_path,
             train__micro_batch_size=size,
             env__train_num_samples_per_input=4,
-            train__clip_grad=False,
+            train__max_grad_norm=None,
         )
         run = trainer(cfg, kind, own_value=True)
         # answers of different lengths
@@ -168,7 +168,7 @@ def test_published_update(tmp_path):
         train__shuffle=False,
         train__average_microbatches=False,
         train__micro_batch_size=3,
-        train__clip_grad=False,
+        train__max_grad_norm=None,
     )
     run = trainer(cfg, own_value=True)
     run.actor_critic.policy.model.generation_config.eos_token_id = [1, 5, 10, 15, 20]
@@ -302,7 +302,7 @@ def test_it_stops_when_the_kl_has_been_too_high_too_often(tmp_path, capsys):
 
 
 def test_a_policy_too_far_from_the_reference_is_not_the_best(tmp_path, capsys):
-    cfg = config(tmp_path, train__kl_threshold=5.0, train__eval_interval=2)
+    cfg = config(tmp_path, train__kl_threshold=5.0, evaluation__every_steps=2)
     dev = iter(
         [
             {"reward": 0.0, "kl": 0.0},
@@ -325,7 +325,7 @@ def test_a_policy_too_far_from_the_reference_is_not_the_best(tmp_path, capsys):
 @pytest.mark.parametrize("last, is_noted", [(1.0, True), (1.5, False)])
 def test_a_note_if_no_policy_is_better_than_the_initial_one(tmp_path, capsys, last, is_noted):
     dev = iter([1.0, 0.5, 1.0, 1.0, last])
-    cfg = config(tmp_path, train__eval_interval=2, train__total_episodes=56)
+    cfg = config(tmp_path, evaluation__every_steps=2, train__total_episodes=56)
     run = trainer(cfg, evaluate=lambda policy: {"reward": next(dev), "kl": 0.0})
     run.train()
     written = capsys.readouterr()
@@ -335,7 +335,7 @@ def test_a_note_if_no_policy_is_better_than_the_initial_one(tmp_path, capsys, la
 
 
 def test_a_metric_that_never_changes_is_named(tmp_path, capsys):
-    cfg = config(tmp_path, train__eval_interval=2, train__total_episodes=56)
+    cfg = config(tmp_path, evaluation__every_steps=2, train__total_episodes=56)
     trainer(cfg, evaluate=lambda policy: {"reward": 0.0, "kl": 0.0}).train(until=4)
     run = trainer(cfg, evaluate=lambda policy: {"reward": 0.0, "kl": 0.0})
     run.train()
@@ -347,9 +347,8 @@ def test_a_metric_that_never_changes_is_named(tmp_path, capsys):
 
 
 def test_an_adaptive_coefficient_is_used_and_logged(tmp_path):
-    run = trainer(
-        config(tmp_path, algorithm__kl_target=0.5, algorithm__kl_horizon=20, algorithm__kl_coef=0.2)
-    )
+    adaptive = {"target": 0.5, "horizon": 20}
+    run = trainer(config(tmp_path, algorithm__adaptive_kl=adaptive, algorithm__kl_coef=0.2))
     run.train()
     rows = metrics(tmp_path)
     expected = 0.2
@@ -364,8 +363,7 @@ def test_an_adaptive_coefficient_is_used_and_logged(tmp_path):
 
 def test_an_adaptive_coefficient_waits_until_the_policy_learns(tmp_path):
     changes = {
-        "algorithm__kl_target": 0.5,
-        "algorithm__kl_horizon": 20,
+        "algorithm__adaptive_kl": {"target": 0.5, "horizon": 20},
         "algorithm__kl_coef": 0.2,
         "train__n_critic_warmup_steps": 3,
     }
@@ -386,7 +384,7 @@ def test_the_best_checkpoint_is_kept_by_the_named_metric(tmp_path):
 
     # 7 steps: 0 2 4 6, and the end
     cfg = config(
-        tmp_path, train__eval_interval=2, train__best_metric="gold", train__total_episodes=56
+        tmp_path, evaluation__every_steps=2, evaluation__metric="gold", train__total_episodes=56
     )
     run = trainer(cfg, evaluate=evaluate)
     run.train()
@@ -404,7 +402,7 @@ def test_the_intervals_of_dev_metrics_are_logged(tmp_path):
     unbounded = Interval(0.0, math.nan, math.nan, "all values are equal")
     results = {"gold": Interval(0.5, 0.4, 0.7), "reward": 2.0, "kl": unbounded}
     cfg = config(
-        tmp_path, train__eval_interval=2, train__best_metric="gold", train__total_episodes=8
+        tmp_path, evaluation__every_steps=2, evaluation__metric="gold", train__total_episodes=8
     )
     trainer(cfg, evaluate=lambda policy: results).train()
     logged = metrics(tmp_path)[0]
@@ -419,10 +417,10 @@ def test_the_intervals_of_dev_metrics_are_logged(tmp_path):
 
 def test_an_unknown_best_metric_is_refused_with_the_known_ones(tmp_path):
     run = trainer(
-        config(tmp_path, train__best_metric="f1"),
+        config(tmp_path, evaluation__metric="f1"),
         evaluate=lambda policy: {"reward": 0.0, "gold": 1.0},
     )
-    with pytest.raises(UserError, match="best_metric is `f1`.*gold, reward"):
+    with pytest.raises(UserError, match="evaluation.metric is `f1`.*gold, reward"):
         run.train()
 
 
@@ -447,7 +445,7 @@ def test_a_gradient_that_is_not_finite_is_not_applied(tmp_path):
 
 @pytest.mark.parametrize("clip", [True, False])
 def test_gradients_are_clipped_when_asked(clip, tmp_path):
-    settings = {"train__max_grad_norm": 0.01} if clip else {"train__clip_grad": False}
+    settings = {"train__max_grad_norm": 0.01} if clip else {"train__max_grad_norm": None}
     run = trainer(config(tmp_path, **settings))
     rollout, advantages = one_rollout(run)
     norm = run._optimizer_step(rollout, advantages, torch.arange(8))["grad_norm"]
@@ -522,7 +520,7 @@ def test_rewards_and_metrics_of_dev_are_computed_as_in_training(tmp_path):
         seen["metric"].append(torch.is_autocast_enabled("cpu"))
         return {"words": float(len(text.split()))}
 
-    cfg = config(tmp_path, train__total_episodes=16, train__eval_interval=1, model__dtype="bf16")
+    cfg = config(tmp_path, train__total_episodes=16, evaluation__every_steps=1, model__dtype="bf16")
     reward = CombinedReward({"cat": Recorder()})
     run = trainer(cfg, reward=reward, accelerator=Accelerator(cpu=True, mixed_precision="bf16"))
     run.policy.register_forward_hook(
@@ -573,7 +571,7 @@ def test_the_order_of_prompts_is_drawn_once_per_pass(tmp_path, monkeypatch):
 @pytest.mark.parametrize("algorithm", ["ppo", "grpo"])
 @pytest.mark.parametrize("which", ["policy", "reference"])
 def test_logits_that_are_no_numbers_stop_the_run(algorithm, which, tmp_path):
-    run = trainer(config(tmp_path, algorithm__name=algorithm, train__save_interval=1), "t5")
+    run = trainer(config(tmp_path, algorithm__name=algorithm, train__save_every_steps=1), "t5")
     collect = run.collect_and_score
 
     def damaged():
@@ -622,8 +620,8 @@ def test_cuts_of_reward_models_are_in_the_metrics(tmp_path):
         cfg = config(
             folder,
             train__total_episodes=32,
-            train__eval_interval=1,
-            train__save_interval=2,
+            evaluation__every_steps=1,
+            train__save_every_steps=2,
         )
         reward = CombinedReward(
             {"cat": Counting(), "end": AtEnd(Counting()), "other": CountWord("dog")}
@@ -660,8 +658,8 @@ def test_training_and_evaluation_have_one_kl(kind, tmp_path):
         env__logprob_temperature=0.6,
         train__sampling_batch_size_per_card=4,
         train__n_minibatches=1,
-        model__policy_model__train_generation_kwargs={"do_sample": False},
-        model__policy_model__eval_generation_kwargs={"do_sample": False},
+        model__train_generation_kwargs={"do_sample": False},
+        model__eval_generation_kwargs={"do_sample": False},
     )
     asked = [
         replace(p, meta={"question": "who?", "passages": []})
@@ -678,13 +676,13 @@ def test_training_and_evaluation_have_one_kl(kind, tmp_path):
     dev = dict(evaluate(run.policy))["kl"]
     assert isinstance(dev, Interval) and not dev.has_bounds  # of four prompts
     at_temperature = PolicyResponder(
-        run.policy, cfg.eval_sampling, temperature=cfg.logprob_temperature
+        run.policy, cfg.model.eval_sampling, temperature=cfg.logprob_temperature
     )
     stage = evaluate_rows(at_temperature, run.prompts, reference=run.reference, progress=False)
     assert dev.mean == pytest.approx(kl, abs=1e-4) and sum(
         row.as_json()["kl"] for row in stage
     ) / 4 == pytest.approx(kl, abs=1e-4)
-    responder = PolicyResponder(run.policy, cfg.eval_sampling)
+    responder = PolicyResponder(run.policy, cfg.model.eval_sampling)
     plain = evaluate_rows(responder, run.prompts, reference=run.reference, progress=False)
     # at another temperature it is another number
     assert abs(sum(row.as_json()["kl"] for row in plain) / 4 - kl) > 0.01

@@ -22,7 +22,7 @@ from transformers import (
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, write_json
-from fgrlhf.configs.sections import Sampling
+from fgrlhf.configs.sections import LoRAConfig, Sampling
 from fgrlhf.kernels.install import shares_cache
 from fgrlhf.kernels.shared_cache import SHARED_CACHE
 from fgrlhf.models import sharding, trial
@@ -32,7 +32,6 @@ from fgrlhf.models.shared_rows import can_share
 from fgrlhf.models.top_layers import count_layers
 from fgrlhf.models.trial import decoder_windows_of, windows_of
 from fgrlhf.policy import CausalPolicy, T5Policy, load_policy
-from fgrlhf.runs.rl_config import LoRAConfig
 
 TEXTS = ["the red cat", "a dog sees the bird and one two three", "question:"]
 V = len(tiny.tokenizer())

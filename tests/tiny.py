@@ -32,9 +32,9 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
+from fgrlhf.configs.sections import LoRAConfig
 from fgrlhf.models.lora import add_adapters
 from fgrlhf.policy import CausalPolicy, Policy, T5Policy
-from fgrlhf.runs.rl_config import LoRAConfig
 
 TEXT_OF_WORDS = (
     "the a red blue green cat dog bird sees likes and , . ; ! question: answer: context: wikipage:"

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from pydantic import Field, PrivateAttr, model_validator
 
-from fgrlhf.configs.strict import Coefficient, Count, Positive, StrictModel, refuse, unread_keys
+from fgrlhf.configs.strict import Coefficient, Count, Positive, StrictModel, refuse
 
 KL_IN = "loss: k3 in the loss instead of log-ratios in the reward"
 
@@ -31,7 +31,7 @@ class RunSettings:
     Attributes:
       samples_per_prompt: `env.train_num_samples_per_input`.
       do_sample, num_beams: how training generates responses, in
-        `model.policy_model.train_generation_kwargs`.
+        `model.train_generation_kwargs`.
       shares_trunk: `model.value_model.policy_value_sharing`.
       dropout: `train.dropout`.
     """
@@ -43,6 +43,13 @@ class RunSettings:
     dropout: bool
 
 
+class AdaptiveKLConfig(StrictModel):
+    """The section `algorithm.adaptive_kl`."""
+
+    target: Positive = Field(description="KL per response in nats")
+    horizon: Count = Field(default=10_000, description="episodes over which kl_coef adapts")
+
+
 class AlgorithmConfig(StrictModel):
     """Settings of every algorithm."""
 
@@ -50,21 +57,13 @@ class AlgorithmConfig(StrictModel):
     kl_coef: Coefficient = Field(
         default=0.2, description="coefficient of the KL from the reference"
     )
-    kl_target: Positive | None = Field(
-        default=None, description="adapt kl_coef to reach this KL per response (Ziegler et al.)"
+    adaptive_kl: AdaptiveKLConfig | None = Field(
+        default=None, description="adapt kl_coef to reach a KL (Ziegler et al.); null: fixed"
     )
-    kl_horizon: Count = Field(default=10_000, description="episodes over which kl_coef adapts")
     kl_in: Literal["reward", "loss"] = Field(default="reward", description=KL_IN)
     gamma: float = Field(default=1.0, ge=0, le=1, description="discount per token")
     entropy_coef: Coefficient = Field(
         default=0.0, description="bonus on the entropy of the next token, in the loss"
-    )
-    normalize_aspects: bool = Field(
-        default=False,
-        description=(
-            "divide each reward by its standard deviation over the batch's responses before"
-            " weighting"
-        ),
     )
 
     _unused: tuple[str, ...] = PrivateAttr(())
@@ -90,16 +89,13 @@ class AlgorithmConfig(StrictModel):
         return config
 
     @model_validator(mode="after")
-    def _kl_settings_are_read(self):
-        if self.kl_coef == 0:
+    def _adapts_a_coefficient(self):
+        if self.kl_coef == 0 and self.adaptive_kl is not None:
             reason = (
-                "since kl_coef is 0 and the adapted values are multiples of it: set kl_coef above"
-                " 0, or leave it out"
+                "it is not read, since kl_coef is 0 and the adapted values are multiples of it: set"
+                " kl_coef above 0, or leave it out"
             )
-            refuse(unread_keys(self, ["kl_target"], reason))
-        if self.kl_target is None:
-            reason = "since kl_target is null: set kl_target, or leave it out"
-            refuse(unread_keys(self, ["kl_horizon"], reason))
+            refuse([("adaptive_kl", reason)])
         return self
 
 
@@ -188,7 +184,7 @@ class NLPOConfig(ClippedRatioConfig):
         if run.num_beams == 1:
             return []
         return [
-            "model.policy_model.train_generation_kwargs.num_beams is more than 1, but `nlpo`"
+            "model.train_generation_kwargs.num_beams is more than 1, but `nlpo`"
             " masks tokens as they are sampled: set num_beams=1 and do_sample=true, or use"
             " algorithm.name=ppo"
         ]
@@ -261,7 +257,7 @@ class GroupConfig(AlgorithmConfig):
             )
         if not run.do_sample:
             mistakes.append(
-                "model.policy_model.train_generation_kwargs.do_sample is false, but"
+                "model.train_generation_kwargs.do_sample is false, but"
                 f" `{self.name}` compares the samples of one prompt, which would all be the same:"
                 " set do_sample=true and num_beams=1, or use algorithm.name=reinforce"
             )

@@ -102,8 +102,7 @@ class TrainSettings(Protocol):
 
     n_ppo_epoch_per_rollout: int
     n_critic_warmup_steps: int
-    clip_grad: bool
-    max_grad_norm: float
+    max_grad_norm: float | None
 
 
 class RunConfig(Protocol):

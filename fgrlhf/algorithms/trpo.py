@@ -133,7 +133,7 @@ class TRPO(ActorCriticAlgorithm):
             if p.grad is not None:
                 p.grad = trainer.sum_over_processes(p.grad)
                 parameters.append(p)
-        bound = train.max_grad_norm if train.clip_grad else torch.inf
+        bound = torch.inf if train.max_grad_norm is None else train.max_grad_norm
         norm = torch.nn.utils.clip_grad_norm_(parameters, bound)
         trainer.check_finite(norm)
         trainer.optimizer.step()

@@ -7,5 +7,6 @@ __all__ = [
     "errors",
     "files",
     "program",
+    "records",
     "seeds",
 ]

@@ -8,15 +8,15 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from fgrlhf.base.errors import UserError, counted, shorten
+from fgrlhf.base.records import Problem, RowError, refuse_rows, type_name
 from fgrlhf.cli.data_summaries import summary
 from fgrlhf.configs.strict import Count, Separator, StrictModel, refuse
 from fgrlhf.data.accepted import accepted
-from fgrlhf.data.checks import by_problem, refuse_rows, type_name
 from fgrlhf.data.format import Format
 from fgrlhf.data.formats import COMPARISONS, FORMATS, JUDGEMENTS, PROMPTS, SPANS, STEPS
 from fgrlhf.data.quotes import Offsets, quote_notes
 from fgrlhf.data.read import read_rows
-from fgrlhf.data.rows import Row, RowError
+from fgrlhf.data.rows import Row
 from fgrlhf.text_types import Prompt
 
 WITH_OFFSETS = (SPANS.name, JUDGEMENTS.name, COMPARISONS.name)  # formats
@@ -151,15 +151,14 @@ def print_counts(counts: Counter[str]) -> None:
 def _refuse_repeated_ids(source: str, prompts: Sequence[Prompt]) -> None:
     """Raise `UserError` if two prompts have the same id. Rows of other formats may have it."""
     first_with: dict[str, int] = {}  # id -> the first row that has it
-    problems: list[tuple[int | str, str]] = []
+    problems = []
     for number, prompt in enumerate(prompts):
         first = first_with.setdefault(prompt.id, number)
         if first != number:
-            problems.append(
-                (number, f", `id`: {shorten(prompt.id, 40)!r} is that of row {first} too")
-            )
+            reason = f"{shorten(prompt.id, 40)!r} is that of row {first} too"
+            problems.append(Problem(number, "id", reason, source))
     way_out = (
         "An evaluation would take them for one prompt. Give every prompt its own id, or none: a row"
         " without an id has its number, counted from 0, as its id."
     )
-    refuse_rows(source, by_problem(problems), "used as prompts", way_out)
+    refuse_rows(problems, "used as prompts", way_out)

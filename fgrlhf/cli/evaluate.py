@@ -40,7 +40,7 @@ from fgrlhf.metrics.registry import build_metrics
 from fgrlhf.metrics.rows import ROWS, SUMMARY, read_rows, read_summary
 from fgrlhf.metrics.summary import summarize
 from fgrlhf.models.base import Policy
-from fgrlhf.policy import check_prompts_fit, load_policy
+from fgrlhf.policy import check_prompts_fit, whole_policy
 from fgrlhf.reward import BasicReward
 from fgrlhf.rewards.build import build_reward
 from fgrlhf.runs.distributed import share_of
@@ -133,23 +133,23 @@ def policy_name(path: str) -> str:
     return parts[-1] if parts else path
 
 
-def sampling_of(settings: Settings, config: RLConfig) -> Sampling:
+def responses_of(settings: Settings, config: RLConfig) -> Sampling:
     """How answers are sampled. With `do_sample=false` the config's other settings are ignored.
 
     Raises:
       UserError: several responses per prompt, or a search, are asked for, but nothing is random.
     """
-    policy = config.model.policy_model
-    length = config.env.max_generated_len
+    model = config.model
+    length = model.max_generated_len
     reason = "do_sample is false"
     way_out = "set do_sample=true"
     if settings.do_sample is None:
-        reason = f"{settings.config} has model.policy_model.eval_generation_kwargs.do_sample=false"
-        sampling = policy.eval_generation_kwargs.sampling(length)
+        reason = f"{settings.config} has model.eval_generation_kwargs.do_sample=false"
+        sampling = model.eval_generation_kwargs.sampling(length)
     elif settings.do_sample:
-        reason = f"{settings.config} has model.policy_model.train_generation_kwargs.do_sample=false"
+        reason = f"{settings.config} has model.train_generation_kwargs.do_sample=false"
         way_out = "set it to true"
-        sampling = policy.train_generation_kwargs.sampling(length)
+        sampling = model.train_generation_kwargs.sampling(length)
     else:
         sampling = Sampling(length, do_sample=False)
     if sampling.do_sample:
@@ -178,7 +178,7 @@ def inputs_of(task: Task, settings: Settings, config: RLConfig) -> list[str | Pa
         settings.policy,
         settings.config,
         *config_files(settings.config)[1:],
-        config.model.policy_model.ckpt,
+        config.model.ckpt,
     ]
     inputs += models_of(metrics_of(settings, config))
     if settings.search is not None:
@@ -199,20 +199,9 @@ def load(
     task: Task, settings: Settings, config: RLConfig, device: torch.device
 ) -> tuple[Policy, Policy, BasicReward | None]:
     """Load policy, reference and reward."""
-    policy_config = config.model.policy_model
-
-    def load_model(path: str) -> Policy:
-        return load_policy(
-            path,
-            config.model.dtype,
-            config.env.max_input_len,
-            policy_config.input_padding_side,
-            policy_config.chat_template,
-            decoder_prefix=policy_config.decoder_prefix,
-        ).to(device)
-
-    policy = load_model(settings.policy)
-    reference = load_model(policy_config.ckpt)
+    model = config.model
+    policy = whole_policy(model, settings.policy, model.dtype).to(device)
+    reference = whole_policy(model, model.ckpt, model.dtype).to(device)
     reward = None
     if settings.reward:
         reward = build_reward(
@@ -223,7 +212,7 @@ def load(
 
 def responder_of(task: Task, settings: Settings, config: RLConfig, policy: Policy) -> Responder:
     """What responds to the prompts: the policy, or a step search, whose scorer is loaded here."""
-    sampling = sampling_of(settings, config)
+    sampling = responses_of(settings, config)
     temperature = config.logprob_temperature
     section = settings.search
     if section is None:
@@ -249,7 +238,7 @@ def evaluate(task: Task, settings: Settings) -> Path:
 def _evaluate(task: Task, settings: Settings, name: str, folder: Path) -> Path:
     config = load_config(rl_config(task), settings.config)
     recorded = RecordedSettings(**dict(settings), resolved=config)
-    sampling = sampling_of(settings, config)
+    sampling = responses_of(settings, config)
     data = prompts_file(settings.data_dir, settings.split)
     prompts = task.prompts(data, settings.split, config.data.seed, key="data_dir")
     prompts = with_clusters(

@@ -8,17 +8,31 @@ its label, against all others.
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from fgrlhf.base.program import run_main
+from fgrlhf.base.records import Record, Text, read_all
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import FilePath, StrictModel
-from fgrlhf.data.checks import refuse_rows, text_problem, type_name
 from fgrlhf.data.read import read_rows
 from fgrlhf.scorers.linear import LinearScorer, fit_linear_scorer
 
 USAGE = "usage: fgrlhf rm linear texts=... output_dir=..."
+
+
+def _folder_name(label: str) -> str:
+    if "/" in label or label.startswith("."):
+        raise ValueError("names a folder, so it must have no slash and not begin with a full stop")
+    return label
+
+
+class LabelledText(Record):
+    """A row of the file."""
+
+    text: Text
+    label: Annotated[Text, AfterValidator(_folder_name)]
 
 
 class Settings(StrictModel):
@@ -34,30 +48,8 @@ def read_labelled(path: str) -> tuple[list[str], list[str]]:
     Raises:
       UserError: rows are malformed; the message lists the first of them.
     """
-    texts = []
-    labels = []
-    problems = []
-    for number, row in enumerate(read_rows(path)):
-        problem = _row_problem(row)
-        if problem is not None:
-            problems.append(f"row {number}: {problem}")
-            continue
-        texts.append(row["text"])
-        labels.append(row["label"])
-    refuse_rows(path, problems)
-    return texts, labels
-
-
-def _row_problem(row: object) -> str | None:
-    if not isinstance(row, dict):
-        return f"must be an object, it is {type_name(row)}"
-    for key in ("text", "label"):
-        problem = text_problem(row.get(key))
-        if problem is not None:
-            return f"`{key}`: {problem}"
-    if "/" in row["label"] or row["label"].startswith("."):
-        return "`label`: names a folder, so it must have no slash and not begin with a full stop"
-    return None
+    rows = read_all(LabelledText, read_rows(path), path, "trained on")
+    return [row.text for row in rows], [row.label for row in rows]
 
 
 def train_scorers(settings: Settings) -> dict[str, LinearScorer]:

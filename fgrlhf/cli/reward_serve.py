@@ -1,7 +1,7 @@
 """Serve a reward over HTTP: `fgrlhf reward-serve ckpt=FOLDER [key=value ...]`.
 
     fgrlhf reward-serve ckpt=outputs/segment_rm values='{error: -0.5, ok: 0.3}' token_file=FILE
-    fgrlhf reward-serve kind=classifier ckpt=some/folder label=polite level=sentence
+    fgrlhf reward-serve kind=length value=-0.1 max_words=60
     fgrlhf reward-serve TASK served.yml port=8771
 
 A run uses it by a reward of the kind `reward_server`; docs/rewards.md, Rewards as a service.
@@ -36,7 +36,7 @@ from fgrlhf.configs.strict import (
     refuse,
     unread_keys,
 )
-from fgrlhf.configs.unions import any_kind, with_new_names
+from fgrlhf.configs.unions import any_kind
 from fgrlhf.kernels.choice import use_kernels
 from fgrlhf.load import load_task
 from fgrlhf.reward_models.spec import SPEC_FILE, RewardModelSpec
@@ -117,7 +117,7 @@ class _WithReward(ServerSettings):
         section = tree.get("reward") if isinstance(tree, dict) else None
         if not isinstance(section, dict):
             return tree
-        kind = with_new_names(section).get("kind")
+        kind = section.get("kind")
         kind = kind if isinstance(kind, str) else None
         if kind in NOT_SERVED:
             refuse([("reward.kind", f"`{kind}` cannot be served: {NOT_SERVED[kind]}")])
@@ -129,8 +129,7 @@ class _WithReward(ServerSettings):
         if not (Path(folder) / SPEC_FILE).is_file():
             reason = (
                 f"{shorten(folder)} is not a reward model of this library: it has no {SPEC_FILE}."
-                " Give the folder of a reward model, or the kind of another one, such as"
-                " kind=classifier"
+                " Give the folder of a reward model, or the kind of another one, such as kind=score"
             )
             refuse([("reward.ckpt", reason)])
         kind = KIND_OF_MODEL[RewardModelSpec.read(folder).kind]

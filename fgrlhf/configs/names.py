@@ -1,41 +1,83 @@
 """Other names of config keys: those of the published files, and those of earlier configs.
 
 RL, DPO, SFT and reward models have the same name for the same setting. `OTHER_KEYS` has the other
-names that are still read: in YAML files, in overrides, and in what earlier runs recorded.
+names that are still read, in YAML files and in overrides.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 # key -> its name here; both are paths of a section's key
 OTHER_KEYS = {
-    "train.n_warmup_steps": "train.warmup_steps",  # published
-    "train.training_batch_size_per_card": "train.micro_batch_size",  # published
-    "train.warmup": "train.warmup_steps",  # of reward models
+    # published
+    "env.max_input_len": "model.max_input_len",
+    "env.max_generated_len": "model.max_generated_len",
+    "train.eval_interval": "evaluation.every_steps",
+    "train.n_warmup_steps": "train.warmup_steps",
+    "train.training_batch_size_per_card": "train.micro_batch_size",
+    # of earlier configs
+    "train.eval_examples": "evaluation.examples",
+    "train.best_metric": "evaluation.metric",
+    "train.save_interval": "train.save_every_steps",
 }
+# published section -> the section that has its keys here
+OTHER_SECTIONS = {"model.policy_model": "model"}
 
 
 def current_key(path: str) -> str:
     """The name of a dotted key: `train.n_warmup_steps` -> `train.warmup_steps`."""
+    for other, current in OTHER_SECTIONS.items():
+        if path.startswith(f"{other}."):
+            path = current + path.removeprefix(other)
     return OTHER_KEYS.get(path, path)
 
 
 def with_current_keys(tree: Mapping[Any, Any]) -> dict[Any, Any]:
-    """A config's nested dict with the current names of its keys, in the same order.
+    """A config's nested dict with the current names of its keys.
 
     A key that is given under both names stays: the class of the config refuses the other name.
     """
-    renamed = dict(tree)
-    for name, section in tree.items():
-        if isinstance(section, Mapping):
-            renamed[name] = _renamed_section(name, section)
+    renamed = _copy(tree)
+    for other, current in OTHER_SECTIONS.items():
+        for key in list(_section(renamed, other.split("."))):
+            _move(renamed, f"{other}.{key}", f"{current}.{key}")
+    for other, current in OTHER_KEYS.items():
+        _move(renamed, other, current)
+    train = _section(renamed, ["train"])  # the published clip_grad: false is the bound null
+    if train.get("clip_grad") is False:
+        train["max_grad_norm"] = None
+    if train.get("clip_grad") is False or _is_clipped(train):
+        del train["clip_grad"]
     return renamed
 
 
-def _renamed_section(name: Any, section: Mapping[Any, Any]) -> dict[Any, Any]:
-    renamed = {}
-    for key, value in section.items():
-        current = OTHER_KEYS.get(f"{name}.{key}", "").rpartition(".")[2]
-        is_given_twice = current in section or current in renamed
-        renamed[current if current and not is_given_twice else key] = value
-    return renamed
+def _is_clipped(train: Mapping[Any, Any]) -> bool:
+    return train.get("clip_grad") is True and train.get("max_grad_norm", 1.0) is not None
+
+
+def _copy(tree: Any) -> Any:
+    """A copy of a nested dict, with the same values."""
+    if isinstance(tree, Mapping):
+        return {key: _copy(value) for key, value in tree.items()}
+    return tree
+
+
+def _section(tree: dict[Any, Any], path: Sequence[str]) -> dict[Any, Any]:
+    """The section at a path; an empty one if there is none."""
+    for name in path:
+        below = tree.get(name)
+        tree = below if isinstance(below, dict) else {}
+    return tree
+
+
+def _move(tree: dict[Any, Any], other: str, current: str) -> None:
+    """Move a value to another path, unless there is one. A section that is left empty goes."""
+    *path, key = other.split(".")
+    section = _section(tree, path)
+    name, _, new_key = current.partition(".")
+    target = tree.setdefault(name, {}) if key in section else None
+    if not isinstance(target, dict) or new_key in target:
+        return
+    target[new_key] = section.pop(key)
+    if not section:
+        del _section(tree, path[:-1])[path[-1]]

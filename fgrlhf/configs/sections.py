@@ -1,6 +1,7 @@
-"""Sections of configs that several stages share, and parts of sections.
+"""Sections that the configs of RL, DPO, SFT and reward models share, with one set of names.
 
-A stage derives its own sections where it has other defaults, or keys that only it has.
+A stage derives its own sections from these: it sets its defaults and adds the keys that only it
+has. `names.py` has other names that are still read.
 """
 
 from collections.abc import Mapping
@@ -12,7 +13,9 @@ from pydantic import Field, model_validator
 from fgrlhf.configs.strict import (
     BatchSize,
     Count,
+    Epsilon,
     FilePath,
+    Kernels,
     Name,
     NonNegativeCount,
     Positive,
@@ -20,22 +23,17 @@ from fgrlhf.configs.strict import (
     Seed,
     StrictModel,
     Temperature,
+    Tokens,
     refuse,
     unread_keys,
 )
 
-OptimizerName = Literal["adamw", "adamw_8bit"]
-ABOUT_OPTIMIZER = (
-    "adamw_8bit: two bytes of state per trained weight instead of eight; needs the package"
-    " bitsandbytes"
-)
-ABOUT_DECODER_PREFIX = (
-    "tokens, separated by spaces, that the decoder of an encoder-decoder reads before every"
-    " response, such as NLLB's target language deu_Latn; null: those saved with the model"
-)
-
-ABOUT_CHECKPOINTING = "compute layers twice instead of storing activations: slower, less memory"
-
+Dtype = Literal["fp32", "bf16"]
+Optimizer = Literal["adamw", "adamw_8bit"]
+Schedule = Literal["linear", "cosine", "constant"]
+Epochs = Annotated[float, Field(ge=1e-6, le=1e6)]
+Decay = Annotated[float, Field(ge=0, le=100)]
+Warmup = Annotated[float, Field(ge=0, lt=2**31)]  # steps; below 1: a share of all steps
 
 # ---- models --------------------------------------------------------------------------------------
 
@@ -64,27 +62,32 @@ class LoRAConfig(StrictModel):
         ),
     )
 
-    def mistakes(self, key: str, dropout_is_on: bool) -> list[str]:
-        """Mistakes of a config with these settings.
 
-        Args:
-          key: where the section is in the config, such as model.policy_model.lora.
-          dropout_is_on: `train.dropout`.
-        """
-        if not self.dropout or dropout_is_on:
-            return []
-        return [
-            f"{key}.dropout is {self.dropout}, but train.dropout is false, which turns all dropout"
-            " off: set train.dropout=true, or leave lora.dropout out"
-        ]
+class ModelConfig(StrictModel):
+    """The model that a stage trains."""
 
-
-def is_quantized(lora: LoRAConfig | None) -> bool:
-    """Whether the layers under the adapters are stored in fewer bits."""
-    return lora is not None and lora.quantize is not None
-
-
-# ---- sampling ------------------------------------------------------------------------------------
+    ckpt: FilePath = Field(description="initial model: folder or hub name")
+    lora: LoRAConfig | None = Field(
+        default=None,
+        description=(
+            "train adapters; SFT and reward models merge them into the saved model, and the"
+            " reference of RL and DPO is the policy without them"
+        ),
+    )
+    train_top_layers: Count | None = Field(
+        default=None,
+        description=(
+            "train only this many layers, counted from the top, and the head of a reward model; the"
+            " others are frozen; null: all"
+        ),
+    )
+    max_input_len: Tokens = Field(
+        default=1024, description="tokens; longer prompts are cut at their end"
+    )
+    dtype: Dtype = Field(
+        default="fp32", description="forward passes; weights in training stay fp32"
+    )
+    kernels: Kernels = "auto"
 
 
 @dataclass(frozen=True)
@@ -150,6 +153,7 @@ class GenerationConfig(StrictModel):
         return self
 
     def sampling(self, max_new_tokens: int) -> Sampling:
+        """How responses of at most so many tokens are sampled."""
         return Sampling(
             max_new_tokens,
             self.do_sample,
@@ -166,7 +170,126 @@ class EvalGenerationConfig(GenerationConfig):
     do_sample: bool = Field(default=False, description="false: take the most probable response")
 
 
-# ---- runs ----------------------------------------------------------------------------------------
+class PolicyConfig(ModelConfig):
+    """The policy of RL, DPO and SFT."""
+
+    max_generated_len: Tokens = Field(
+        default=200,
+        description="tokens of a response, including its end token; longer answers are cut",
+    )
+    input_padding_side: Literal["left", "right"] | None = Field(
+        default=None, description="null: left for decoder-only models, right for others"
+    )
+    chat_template: bool | None = Field(
+        default=None,
+        description="prompts as a user's turn; null: if the tokenizer has a chat template",
+    )
+    decoder_prefix: str | None = Field(
+        default=None,
+        description=(
+            "tokens, separated by spaces, that the decoder of an encoder-decoder reads before every"
+            " response, such as NLLB's target language deu_Latn; null: those saved with the model"
+        ),
+    )
+    eval_generation_kwargs: EvalGenerationConfig = EvalGenerationConfig()
+
+    @property
+    def eval_sampling(self) -> Sampling:
+        """How evaluations on dev sample responses."""
+        return self.eval_generation_kwargs.sampling(self.max_generated_len)
+
+
+# ---- training and evaluation ---------------------------------------------------------------------
+
+
+class TrainConfig(StrictModel):
+    """The keys of the section `train` that all stages have."""
+
+    lr: Rate = Field(description="learning rate")
+    lr_schedule: Schedule = Field(
+        default="linear", description="after the warmup: decay to 0, by a line or a cosine, or not"
+    )
+    warmup_steps: Warmup = Field(default=0, description="below 1: a share of all steps")
+    optimizer: Optimizer = Field(
+        default="adamw",
+        description=(
+            "adamw_8bit: two bytes of state per trained weight instead of eight; needs the package"
+            " bitsandbytes"
+        ),
+    )
+    adam_eps: Epsilon = Field(default=1e-8, description="epsilon of Adam")
+    max_grad_norm: Positive | None = Field(
+        default=1.0, description="bound of the norm of the gradient; null: not clipped"
+    )
+    gradient_checkpointing: bool = Field(
+        default=False,
+        description="compute layers twice instead of storing activations: slower, less memory",
+    )
+    seed: Seed = Field(default=42, description="of everything random in the run")
+
+
+class PolicyTrainConfig(TrainConfig):
+    """Training of RL and DPO, against a reference."""
+
+    micro_batch_size: BatchSize = Field(
+        default=4, description="rollouts or prompts per forward and backward pass and process"
+    )
+    dropout: bool = Field(default=False, description="use dropout in training")
+    save_every_steps: Count | None = Field(
+        default=None, description="steps between checkpoints; null: evaluation.every_steps"
+    )
+
+
+class SupervisedTrainConfig(TrainConfig):
+    """Training of SFT and reward models, on rows with labels."""
+
+    epochs: Epochs = Field(default=10.0, description="passes over the training rows")
+    max_steps: Count | None = Field(
+        default=None, description="optimiser steps; null: `epochs` decides"
+    )
+    batch_size: BatchSize = Field(
+        default=4, description="rows per optimiser step, over all processes"
+    )
+    micro_batch_size: BatchSize | None = Field(
+        default=None,
+        description="rows per forward and backward pass and process; null: all of its share",
+    )
+    weight_decay: Decay = Field(default=0.0, description="of AdamW")
+    adam_beta1: float = Field(default=0.9, ge=0, lt=1, description="of AdamW")
+    adam_beta2: float = Field(default=0.999, ge=0, lt=1, description="of AdamW")
+
+
+class EvaluationConfig(StrictModel):
+    """The keys of the section `evaluation` that all stages have."""
+
+    every_steps: Count | None = Field(
+        default=50, description="steps between evaluations on dev; null: a pass over the rows"
+    )
+    examples: Count | None = Field(
+        default=None, description="use only the first rows of dev; null: all"
+    )
+
+
+class PolicyEvaluationConfig(EvaluationConfig):
+    """Evaluation of RL and DPO."""
+
+    metric: str = Field(
+        default="rougeLsum",
+        description="dev metric that picks the best checkpoint, higher is better",
+    )
+
+
+class SupervisedEvaluationConfig(EvaluationConfig):
+    """Evaluation of SFT and reward models; each is followed by a checkpoint."""
+
+    every_steps: Count | None = Field(
+        default=None,
+        description="steps between evaluations and checkpoints; null: a pass over the rows",
+    )
+    batch_size: BatchSize = Field(default=64, description="rows per forward pass")
+
+
+# ---- logging and processes -----------------------------------------------------------------------
 
 
 class LoggingConfig(StrictModel):
@@ -212,16 +335,27 @@ class ParallelConfig(StrictModel):
         ),
     )
 
-    def mistakes(self, unsupported: Mapping[str, bool]) -> list[str]:
-        """Mistakes of a config with settings that fsdp2 does not support.
 
-        Args:
-          unsupported: setting -> whether the config has it.
-        """
-        if self.strategy != "fsdp2":
-            return []
-        found = []
-        for setting, is_set in unsupported.items():
+class RunConfig(StrictModel):
+    """Sections of the configs of RL, DPO, SFT and reward models."""
+
+    model: ModelConfig
+    train: TrainConfig
+    evaluation: EvaluationConfig = EvaluationConfig()
+    parallel: ParallelConfig = ParallelConfig()
+    logging: LoggingConfig
+
+    @model_validator(mode="after")
+    def _sections_fit(self):
+        refuse([("", text) for text in self.mistakes()])
+        return self
+
+    def mistakes(self) -> list[str]:
+        """Settings of different sections that do not fit: one message each."""
+        found = self._dropout_mistakes()
+        if self.parallel.strategy != "fsdp2":
+            return found
+        for setting, is_set in self.unsupported_by_fsdp2().items():
             if is_set:
                 found.append(
                     f"parallel.strategy is fsdp2, which does not support {setting} yet: leave it"
@@ -229,40 +363,21 @@ class ParallelConfig(StrictModel):
                 )
         return found
 
+    def unsupported_by_fsdp2(self) -> Mapping[str, bool]:
+        """Settings that fsdp2 does not support, and whether the config has them."""
+        model = self.model
+        return {
+            "model.lora.quantize": model.lora is not None and model.lora.quantize is not None,
+            "model.train_top_layers": model.train_top_layers is not None,
+            "train.optimizer=adamw_8bit": self.train.optimizer == "adamw_8bit",
+        }
 
-# ---- training on labelled rows: SFT and reward models --------------------------------------------
-
-# Types of keys.
-Epochs = Annotated[float, Field(ge=1e-6, le=1e6)]
-Decay = Annotated[float, Field(ge=0, le=100)]
-Warmup = Annotated[float, Field(ge=0, lt=2**31)]
-
-
-class TrainSection(StrictModel):
-    """The keys of `train` that SFT and reward models share."""
-
-    epochs: Epochs = Field(description="passes over the training rows")
-    max_steps: Count | None = Field(
-        default=None, description="optimiser steps; null: `epochs` decides"
-    )
-    batch_size: BatchSize = Field(description="examples per optimiser step, over all processes")
-    micro_batch_size: BatchSize | None = Field(
-        default=None, description="the same per forward pass and process; null: all of its share"
-    )
-    lr: Rate = Field(description="learning rate")
-    optimizer: OptimizerName = Field(default="adamw", description=ABOUT_OPTIMIZER)
-    weight_decay: Decay = Field(description="of AdamW")
-    adam_beta2: float = Field(default=0.999, ge=0, lt=1, description="of AdamW")
-    max_grad_norm: Positive = Field(default=1.0, description="bound of the norm of the gradient")
-    bf16: bool = Field(default=False, description="mixed precision; weights stay fp32")
-    gradient_checkpointing: bool = Field(default=False, description=ABOUT_CHECKPOINTING)
-    seed: Seed = Field(default=42, description="of everything random in the run")
-
-
-class EvaluationSection(StrictModel):
-    """The section `evaluation` of SFT and reward models."""
-
-    every_steps: Count | None = Field(
-        default=None, description="steps between evaluations and checkpoints; null: every epoch"
-    )
-    batch_size: BatchSize = Field(description="examples per forward pass")
+    def _dropout_mistakes(self) -> list[str]:
+        lora, train = self.model.lora, self.train
+        turns_dropout_off = isinstance(train, PolicyTrainConfig) and not train.dropout
+        if lora is None or not lora.dropout or not turns_dropout_off:
+            return []
+        return [
+            f"model.lora.dropout is {lora.dropout}, but train.dropout is false, which turns all"
+            " dropout off: set train.dropout=true, or leave lora.dropout out"
+        ]

@@ -6,7 +6,8 @@ task. Its `answer` is not the answer to the text, which rows `{text, answer}` ha
 
 from collections.abc import Collection
 
-from fgrlhf.data.rows import LeftOutError, Row
+from fgrlhf.base.records import LeftOutError
+from fgrlhf.data.rows import Row
 
 ACCEPT = "accept"
 ANSWERS = (ACCEPT, "reject", "ignore")

@@ -3,26 +3,27 @@
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from shlex import quote
 from typing import Any, Generic, TypeVar
 
 from fgrlhf.base.errors import UserError, shorten
-from fgrlhf.data.accepted import accepted
-from fgrlhf.data.checks import by_problem, refuse_rows, type_name
-from fgrlhf.data.locate import CODE_POINTS, Reading
-from fgrlhf.data.read import read_rows
-from fgrlhf.data.rows import (
-    Columns,
+from fgrlhf.base.records import (
+    CORRECT,
     LeftOutError,
-    Row,
     RowError,
-    check_columns,
     check_place,
     check_text,
     check_texts,
-    look_up,
+    check_whole,
+    read_each,
+    refuse_rows,
 )
+from fgrlhf.data.accepted import accepted
+from fgrlhf.data.locate import CODE_POINTS, Reading
+from fgrlhf.data.read import read_rows
+from fgrlhf.data.rows import Columns, Row, check_columns, look_up
 from fgrlhf.data.shapes import PromptText, conversation_prompt, messages_of, split_answer
 from fgrlhf.metrics.clusters import CLUSTER
 from fgrlhf.models.dialogs import messages_in
@@ -76,23 +77,21 @@ class Format(Generic[Item]):
         """
         columns = columns or {}
         check_columns(columns, (*self.names, CLUSTER), str(source))
-        items = []
-        problems: list[tuple[int | str, str]] = []
         missing: set[str] = set()
-        for number, values in enumerate(read_rows(source)[:limit]):
-            if not isinstance(values, Mapping):
-                problems.append((number, f": must be an object, it is {type_name(values)}"))
-                continue
+
+        def items_of(number: int | str, values: Mapping[str, Any]) -> list[Item]:
             try:
-                for row in self.split(Row(values, columns, counts, reading, separator)):
-                    item = self._item(row, number, counts)
-                    if item is not None:
-                        items.append(item)
+                rows = self.split(Row(values, columns, counts, reading, separator))
+                items = [self._item(row, int(number), counts) for row in rows]
             except RowError as error:
-                problems.append((number, f", {error}"))
                 missing.update(error.missing)
-        way_out = self._way_out(source, missing)
-        refuse_rows(source, by_problem(problems), f"read as {self.name}", way_out)
+                raise
+            return [item for item in items if item is not None]
+
+        rows = enumerate(read_rows(source)[:limit])
+        lists, problems = read_each(rows, items_of, source)
+        refuse_rows(problems, f"read as {self.name}", self._way_out(source, missing))
+        items = list(chain.from_iterable(lists))
         if not items and counts:
             left_out = ", ".join(f"{what}: {count:,}" for what, count in counts.most_common())
             raise UserError(
@@ -115,7 +114,7 @@ class Format(Generic[Item]):
         """What to do about keys that rows do not have: the user's may have other names."""
         names = [name for name in self.names if name in missing]
         if not names:
-            return ""
+            return CORRECT
         keys = " or ".join(f"columns.{name}=KEY" for name in names)
         return (
             f"If the rows have other keys, add {keys}. A command without `columns` needs a file"
@@ -227,8 +226,8 @@ def counted_span(
 ) -> tuple[int, int]:
     """`span_in` of offsets that are counted as the row counts them."""
     if row.reading is not CODE_POINTS:
-        start = whole(f"{key}.start", start)
-        end = whole(f"{key}.end", end)
+        start = check_whole(f"{key}.start", start)
+        end = check_whole(f"{key}.end", end)
         start, end = row.reading.span(text, start, end)
     try:
         return span_in(key, start, end, text, side)
@@ -237,13 +236,6 @@ def counted_span(
             hint = "; if the end is the last character of a span, give offsets.end=inclusive"
             raise RowError(error.key, f"{error.reason}{hint}") from None
         raise
-
-
-def whole(key: str, value: Any) -> int:
-    """Return `value` if it is a whole number. Raises `RowError` if it is not."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise RowError(key, "must be a whole number")
-    return value
 
 
 def side_of(key: str, value: Any) -> str:

@@ -21,6 +21,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fgrlhf.base.records import (
+    LeftOutError,
+    RowError,
+    check_list,
+    check_number,
+    check_object,
+    check_place,
+    check_text,
+    check_texts,
+    check_whole,
+)
 from fgrlhf.data.comparisons import (
     Answer,
     Comparison,
@@ -39,7 +50,6 @@ from fgrlhf.data.format import (
     references_of,
     response_text,
     side_of,
-    whole,
 )
 from fgrlhf.data.judgements import (
     JUDGEMENTS,
@@ -53,18 +63,7 @@ from fgrlhf.data.judgements import (
     span_row,
 )
 from fgrlhf.data.locate import locate
-from fgrlhf.data.rows import (
-    LeftOutError,
-    Row,
-    RowError,
-    check_list,
-    check_number,
-    check_object,
-    check_place,
-    check_text,
-    check_texts,
-    key_list,
-)
+from fgrlhf.data.rows import Row, key_list
 from fgrlhf.data.shapes import (
     PromptText,
     chosen_completion,
@@ -457,7 +456,7 @@ def _place(
     if quote is None:
         return counted_span(row, name, start, end, text, side)
     if start is not None and end is not None:
-        start, end = whole(f"{name}.start", start), whole(f"{name}.end", end)
+        start, end = check_whole(f"{name}.start", start), check_whole(f"{name}.end", end)
     else:
         start = end = None
     located = locate(text, quote, start, end, (row.reading,))

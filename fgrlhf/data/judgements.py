@@ -20,6 +20,7 @@ from typing import Any
 
 from fgrlhf.base.errors import shorten, suggestion
 from fgrlhf.base.files import parse_json
+from fgrlhf.base.records import RowError, check_list, check_number, check_object, check_text
 from fgrlhf.data.format import (
     RESPONSE,
     SIDES,
@@ -34,7 +35,7 @@ from fgrlhf.data.format import (
     response_text,
     side_of,
 )
-from fgrlhf.data.rows import Row, RowError, check_list, check_number, check_object, check_text
+from fgrlhf.data.rows import Row
 from fgrlhf.data.shapes import PromptText
 from fgrlhf.text_types import Prompt
 

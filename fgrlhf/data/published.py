@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from fgrlhf.base.errors import UserError, shorten
-from fgrlhf.data.checks import by_problem, refuse_rows, type_name
+from fgrlhf.base.records import Problem, read_each, refuse_rows
 from fgrlhf.data.formats import PROMPTS
 from fgrlhf.data.read import SUFFIXES, plain, read_rows
-from fgrlhf.data.rows import Row, RowError
+from fgrlhf.data.rows import Row
 from fgrlhf.data.split import hash_share
 
 Rows = Any  # a list or a `Dataset` of the `datasets` library: a length, and rows by their number
@@ -104,20 +104,22 @@ def prompt_files(
     """
     files = {}
     labelled = []
-    problems: list[tuple[int | str, str]] = []
-    for name in published.parts:
-        prompts = []
-        for row_id, values in part_rows(published, name, source, subset_size):
-            try:
-                prompts += _prompts_of_row(published, row_id, values)
-                if name == "train" and published.labelled is not None:
-                    for text, label in published.labelled(Row(values, {})):
-                        labelled.append({"text": text, "label": label})
-            except RowError as error:
-                problems.append((row_id, f", {error}"))
-        files[f"{name}.json"] = prompts
+    problems: list[Problem] = []
     origin = f"hub:{published.hub_name}" if source is None else source
-    refuse_rows(origin, by_problem(problems), "turned into prompts")
+
+    def read_row(row_id: int | str, values: Mapping[str, Any]) -> list[dict[str, Any]]:
+        prompts = _prompts_of_row(published, str(row_id), values)
+        if name == "train" and published.labelled is not None:
+            for text, label in published.labelled(Row(values, {})):
+                labelled.append({"text": text, "label": label})
+        return prompts
+
+    for name in published.parts:
+        rows = part_rows(published, name, source, subset_size)
+        prompts, malformed = read_each(rows, read_row, origin)
+        files[f"{name}.json"] = list(chain.from_iterable(prompts))
+        problems += malformed
+    refuse_rows(problems, "turned into prompts")
     for name in published.parts:
         if not files[f"{name}.json"]:
             raise UserError(
@@ -131,10 +133,10 @@ def prompt_files(
     return files
 
 
-def _prompts_of_row(published: PublishedSet, row_id: str, values: Any) -> list[dict[str, Any]]:
+def _prompts_of_row(
+    published: PublishedSet, row_id: str, values: Mapping[str, Any]
+) -> list[dict[str, Any]]:
     """The prompts of a row, with ids. Raises `RowError`."""
-    if not isinstance(values, Mapping):
-        raise RowError("row", f"must be an object, it is {type_name(values)}")
     rows = published.prompts(Row(values, {}))
     prompts = []
     for number, row in enumerate(rows):

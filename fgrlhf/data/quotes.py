@@ -8,11 +8,12 @@ from typing import Any, Literal
 from pydantic import Field
 
 from fgrlhf.base.errors import shorten
+from fgrlhf.base.records import RowError
 from fgrlhf.configs.strict import StrictModel
 from fgrlhf.data.format import RESPONSE
 from fgrlhf.data.locate import CODE_POINTS, Reading, counted
 from fgrlhf.data.offsets import BASES, CODE_POINT, ENDS, EXCLUSIVE, UNITS
-from fgrlhf.data.rows import Columns, Row, RowError, look_up
+from fgrlhf.data.rows import Columns, Row, look_up
 
 FITS = 0.5  # least share of texts that equal the marked characters for a key to be proposed
 SPANS = "spans"  # the name of a format

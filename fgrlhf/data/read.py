@@ -25,7 +25,7 @@ from typing import Any, cast
 
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.files import BYTE_ORDER_MARK, parse_json, read_text, write_json, write_jsonl
-from fgrlhf.data.checks import type_name
+from fgrlhf.base.records import type_name
 
 HUB = "hub:"
 SUFFIXES = (".json", ".jsonl", ".json.gz", ".jsonl.gz", ".parquet")

@@ -9,43 +9,17 @@ A dot selects a key inside an object, or inside each element of a list. A list o
 list of their values. `spans.label: type` renames a key inside each element of `spans`.
 """
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fgrlhf.base.errors import UserError, shorten, suggestion
-from fgrlhf.data.checks import text_problem, type_name
+from fgrlhf.base.records import RowError, check_object, check_text
 from fgrlhf.data.locate import CODE_POINTS, Reading
 
 Columns = Mapping[str, str | Sequence[str]]
 
 MOST_KEYS_SHOWN = 8  # of a row, in a message
-
-
-class RowError(ValueError):
-    """A row does not fit its format: the key, as in the user's file, and the reason.
-
-    `missing` are names of the format that the row needs and does not have.
-    """
-
-    def __init__(self, key: str, reason: str, missing: Sequence[str] = ()):
-        self.key = key
-        self.reason = reason
-        self.missing = tuple(missing)
-        super().__init__(f"`{shorten(key, 80)}`: {reason}")
-
-
-class LeftOutError(RowError):
-    """A row that is well formed, but must not be read as one of its format.
-
-    Args:
-      what: the name of such rows in counts, in the plural.
-    """
-
-    def __init__(self, key: str, reason: str, what: str):
-        super().__init__(key, reason)
-        self.what = what
 
 
 class Row:
@@ -189,70 +163,3 @@ def check_columns(columns: Columns, names: Sequence[str], source: str) -> None:
             )
         if not key_list(path) or not all(key.strip() for key in key_list(path)):
             raise UserError(f"columns.{name} has no key of {source}: give one, or leave it out")
-
-
-# ---- checks of values ----------------------------------------------------------------------------
-
-
-def _found(value: Any) -> str:
-    """What a value of the wrong type is. Readers get None for a key that a row does not have."""
-    return "null or missing" if value is None else type_name(value)
-
-
-def check_text(key: str, value: Any, may_be_blank: bool = False) -> str:
-    """Return `value` if it is a text. Raises `RowError`, which names `key`, if it is not."""
-    if value is None:
-        raise RowError(key, f"must be a text, it is {_found(value)}")
-    problem = text_problem(value, may_be_blank)
-    if problem is not None:
-        raise RowError(key, problem)
-    return value
-
-
-def check_texts(key: str, value: Any, may_be_blank: bool = False) -> tuple[str, ...]:
-    """Return `value` if it is a list of texts. Raises `RowError`, which names the wrong element."""
-    items = check_list(key, value)
-    return tuple(check_text(f"{key}[{i}]", item, may_be_blank) for i, item in enumerate(items))
-
-
-def check_list(key: str, value: Any) -> list[Any]:
-    """Return `value` if it is a list. Raises `RowError` if it is not."""
-    if not isinstance(value, list):
-        raise RowError(key, f"must be a list, it is {_found(value)}")
-    return value
-
-
-def check_object(key: str, value: Any) -> Mapping[str, Any]:
-    """Return `value` if it is an object. Raises `RowError` if it is not."""
-    if not isinstance(value, Mapping):
-        raise RowError(key, f"must be an object, it is {_found(value)}")
-    return value
-
-
-def check_number(key: str, value: Any) -> float:
-    """`value` as a finite number; true is 1, false is 0. Raises `RowError` if it is not one."""
-    if not isinstance(value, int | float):
-        raise RowError(key, f"must be a number, it is {_found(value)}")
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
-    if not math.isfinite(number):
-        raise RowError(key, "must be a finite number")
-    return number
-
-
-def check_place(key: str, value: Any, below: int, bound: str) -> int:
-    """Return `value` if it is a whole number from 0 to `below` - 1.
-
-    Args:
-      bound: explains the range in messages.
-
-    Raises:
-      RowError: it is not such a number.
-    """
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise RowError(key, f"must be a whole number, it is {_found(value)}")
-    if not 0 <= value < below:
-        raise RowError(key, f"is {shorten(value, 40)}, but {bound}")
-    return value

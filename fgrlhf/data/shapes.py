@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from os.path import commonprefix
 from typing import Any
 
-from fgrlhf.data.rows import (
+from fgrlhf.base.records import (
     RowError,
     check_list,
     check_number,

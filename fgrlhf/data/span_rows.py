@@ -7,6 +7,7 @@ them are kept. A row without `spans` has other feedback only, so it has no judge
 from dataclasses import replace
 from typing import Any
 
+from fgrlhf.base.records import RowError, check_text
 from fgrlhf.data.formats import SPANS
 from fgrlhf.data.judgements import (
     MISSING_ASPECT,
@@ -18,7 +19,7 @@ from fgrlhf.data.judgements import (
     is_wrong_somewhere,
     span_row,
 )
-from fgrlhf.data.rows import Row, RowError, check_text
+from fgrlhf.data.rows import Row
 
 SPAN_KEYS = ("start", "end", "label", "side", *SPAN_TEXTS)
 

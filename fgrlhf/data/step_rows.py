@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.base.records import RowError
 from fgrlhf.data.format import prompt_row
 from fgrlhf.data.judgements import JudgedResponse, Judgement, Losses
-from fgrlhf.data.rows import RowError
 from fgrlhf.data.shapes import (
     BAD_STEP,
     FIRST_STEPS,

@@ -118,7 +118,7 @@ def encode_comparisons(
         raise UserError(
             f"{len(comparisons)} comparisons, but no pair of different answers among them, so there"
             " is nothing to learn from: check the feedback file, or raise"
-            f" env.max_generated_len={max_generated_len} if answers differ only after that many"
+            f" model.max_generated_len={max_generated_len} if answers differ only after that many"
             " tokens"
         )
     return encoded

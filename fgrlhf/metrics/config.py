@@ -5,18 +5,16 @@
 `METRICS` lists every metric. docs/metrics.md defines them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
 from fgrlhf.base.errors import suggestion
-from fgrlhf.configs.older_configs import Earlier
 from fgrlhf.configs.strict import Amount, FilePath, Name, StrictModel, refuse, unread_keys
 from fgrlhf.reward_utils import (
     MULTILINGUAL,
-    PUBLISHED,
     SEGMENTER_HELP,
     SegmenterName,
     segmenter_input,
@@ -109,10 +107,6 @@ RESERVED_COLUMNS = frozenset(
 _TAKEN = RESERVED_COLUMNS | frozenset(METRICS)
 
 
-def _counts_sentences(metric: Mapping[str, Any]) -> bool:
-    return metric.get("name") == "sentences"
-
-
 class MetricConfig(StrictModel):
     """One metric. In YAML, its name is enough if it needs no settings."""
 
@@ -138,7 +132,7 @@ class MetricConfig(StrictModel):
     better: Literal["high", "low"] | None = Field(
         default=None, description="score: which scores are good; null: not known"
     )
-    segmenter: Annotated[SegmenterName, Earlier(PUBLISHED, when=_counts_sentences)] = Field(
+    segmenter: SegmenterName = Field(
         default=MULTILINGUAL, description=f"sentences: {SEGMENTER_HELP}"
     )
     n: int = Field(default=4, ge=1, le=100, description="repetition: words of an n-gram")
@@ -235,11 +229,7 @@ def models_of(metrics: Sequence[MetricConfig]) -> list[str]:
     return models
 
 
-def best_metric_mistakes(
-    best_metric: str,
-    metrics: Sequence[MetricConfig],
-    key: str = "train.best_metric",
-) -> list[str]:
+def best_metric_mistakes(best_metric: str, metrics: Sequence[MetricConfig]) -> list[str]:
     """Problems with a metric whose highest value selects the best policy.
 
     The metric must be computed, and lower values must not be better. For a `score`, the config must
@@ -248,31 +238,31 @@ def best_metric_mistakes(
     Args:
       best_metric: a key of the summary, e.g. "reward", "bleu" or "bleu/corpus".
       metrics: the `evaluation_metrics` of the same config.
-      key: the key of the config that names `best_metric`.
     """
     column = best_metric.partition("/")[0]
     by_column = {metric.column: metric for metric in metrics}
     if column in METRICS and column not in by_column and column not in ALWAYS_COMPUTED:
         return [
-            f"{key} is `{best_metric}`, which is not computed: add {column} to"
+            f"evaluation.metric is `{best_metric}`, which is not computed: add {column} to"
             " evaluation_metrics, or choose another metric"
         ]
     if column == "kl" and column not in by_column:
         return [
-            f"{key} is `{best_metric}`, but the policy with the highest value is kept as the best"
-            " one, which would be the one farthest from the reference: choose another metric"
+            f"evaluation.metric is `{best_metric}`, but the policy with the highest value is kept"
+            " as the best one, which would be the one farthest from the reference: choose another"
+            " metric"
         ]
     metric = by_column.get(column)
     if metric is None:
         return []
     if metric.higher_is_better is False:
         return [
-            f"{key} is `{best_metric}`, but the policy with the highest value is kept"
+            f"evaluation.metric is `{best_metric}`, but the policy with the highest value is kept"
             f" as the best one, and a lower {metric.name} is better: choose another metric"
         ]
     if metric.name == "score" and metric.better is None:
         return [
-            f"{key} is `{best_metric}`, and whether higher scores are better is not known: add"
-            f" better: high to the metric `{column}`, or choose another metric"
+            f"evaluation.metric is `{best_metric}`, and whether higher scores are better is"
+            f" not known: add better: high to the metric `{column}`, or choose another metric"
         ]
     return []

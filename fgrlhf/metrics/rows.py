@@ -1,29 +1,66 @@
 """A row of an evaluation; reads `rows.jsonl` and `summary.json`, and refuses damaged ones."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, model_validator
 
-from fgrlhf.base.errors import UserError, shorten
-from fgrlhf.base.files import numbered_jsonl, read_json
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import numbered_jsonl
+from fgrlhf.base.records import (
+    ABSENT,
+    Number,
+    Problem,
+    Record,
+    RowError,
+    complaints,
+    not_a,
+    read,
+    read_each,
+    read_record,
+    refuse_rows,
+)
 from fgrlhf.metrics.pooled import CORPUS_LEVEL
 
 ROWS = "rows.jsonl"
 SUMMARY = "summary.json"
-TEXTS = ("prompt", "response")
+USE = "read as the results of an evaluation"
 
 
-class Record(BaseModel):
-    """A record of a file that a stage has written. Additional keys are allowed."""
-
-    model_config = ConfigDict(
-        extra="allow", strict=True, allow_inf_nan=False, protected_namespaces=(), frozen=True
-    )
+def _id(value: Any) -> str | int:
+    if not isinstance(value, str | int):
+        raise ValueError(not_a(str, value))
+    return value
 
 
-class Segment(Record):
+class ScoredRow(Record, extra="allow"):
+    """A row of an evaluation. Its other keys are its metrics, or columns of the task."""
+
+    id: Annotated[Any, AfterValidator(_id)]
+    sample: int = ABSENT
+
+    @model_validator(mode="after")
+    def _counts_are_lists(self):
+        for name, value in (self.model_extra or {}).items():
+            if is_pooled(name) and complaints(list[Number], value):
+                raise RowError(name, "must be a list of numbers")
+        return self
+
+
+def is_pooled(name: str) -> bool:
+    """Whether a column has the counts of a corpus-level metric."""
+    return name.rpartition("/")[2] in CORPUS_LEVEL
+
+
+class ScoredText(ScoredRow):
+    """A row that may have its prompt and its response."""
+
+    prompt: str = ABSENT
+    response: str = ABSENT
+
+
+class Segment(Record, extra="allow"):
     """A judged span, in characters of the response; `end` is None for the whole response."""
 
     start: int
@@ -36,7 +73,7 @@ class Segment(Record):
 Segments = dict[str, list[Segment] | None]
 
 
-class EvaluationRow(Record):
+class EvaluationRow(ScoredRow):
     """A response with its scores.
 
     Columns of rewards and metrics are further fields: `reward/<name>`, `length` (in words),
@@ -50,9 +87,7 @@ class EvaluationRow(Record):
       segments: what each reward judged; a reward that does not apply is missing.
     """
 
-    id: str | int
     cluster: str | None = None
-    sample: int = 0
     prompt: str
     response: str
     references: list[str] = []
@@ -69,7 +104,7 @@ class EvaluationRow(Record):
         metrics = {}
         for name, value in self:
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            if is_number and name != "id":
+            if is_number and name not in ("id", "sample"):
                 metrics[name] = value
         return metrics
 
@@ -78,9 +113,26 @@ class EvaluationRow(Record):
         """The counts for corpus-level metrics."""
         counts = {}
         for name, value in (self.model_extra or {}).items():
-            if name.rpartition("/")[2] in CORPUS_LEVEL:
+            if is_pooled(name):
                 counts[name] = value
         return counts
+
+
+class MetricInterval(Record, extra="allow"):
+    """A mean with its interval; the bounds are null if there is none."""
+
+    mean: Number
+    low: Number | None = None
+    high: Number | None = None
+
+    @model_validator(mode="after")
+    def _has_both_bounds(self):
+        if (self.low is None) != (self.high is None):
+            raise RowError("", "`low` and `high` must both be numbers, or both null")
+        return self
+
+
+Row = TypeVar("Row", bound=ScoredRow)
 
 
 def read_rows(path: str | Path) -> list[dict[str, Any]]:
@@ -88,34 +140,16 @@ def read_rows(path: str | Path) -> list[dict[str, Any]]:
 
     Raises:
       UserError: the file is missing, has no rows, or has a row that no evaluation writes. The
-        message names file and line.
+        message names file, line and key.
     """
-    rows = []
-    seen: dict[tuple, int] = {}
-    numeric: dict[str, int] = {}  # column -> the first line in which it is a number
-    lines = []
-    for number, row in numbered_jsonl(path):
-        problem = _problem(row)
-        if problem is not None:
-            raise _damaged(path, number, problem)
-        response = (row["id"], row.get("sample", number))
-        if response in seen:
-            problem = f"the same id and sample as line {seen[response]}"
-            raise _damaged(path, number, problem)
-        seen[response] = number
-        for name, value in row.items():
-            if _is_number(value):
-                numeric.setdefault(name, number)
-        rows.append(row)
-        lines.append(number)
-    if not rows:
-        raise UserError(f"{path} has no rows. {_way_out(path)}")
-    for number, row in zip(lines, rows):
-        for name in numeric.keys() & row.keys() - {"id"}:
-            if row[name] is not None and not _is_number(row[name]):
-                problem = f"`{name}` is not a number, as in line {numeric[name]}"
-                raise _damaged(path, number, problem)
-    return rows
+    lines = numbered_jsonl(path)
+    _records(path, lines, ScoredText)
+    return [row for _, row in lines]
+
+
+def read_records(path: str | Path, kind: type[Row]) -> list[Row]:
+    """As `read_rows`, as records of a kind."""
+    return _records(path, numbered_jsonl(path), kind)
 
 
 def read_summary(path: str | Path) -> dict[str, dict[str, float | None]]:
@@ -124,49 +158,45 @@ def read_summary(path: str | Path) -> dict[str, dict[str, float | None]]:
     Raises:
       UserError: the file is missing, or is not such a summary. The message names it.
     """
-    summary = read_json(path)
-    is_valid = isinstance(summary, dict) and bool(summary)
-    if not is_valid or not all(map(_is_interval, summary.values())):
-        raise UserError(f"{path} is not the summary of an evaluation. {_way_out(path)}")
-    return summary
+    summary = read_record(path, dict[str, MetricInterval], USE, _way_out(path))
+    if not summary:
+        raise UserError(f"{path} has no metrics. {_way_out(path)}")
+    return {name: interval.model_dump() for name, interval in summary.items()}
 
 
-def _problem(row: Any) -> str | None:
-    """Why a row cannot be from an evaluation; None if it can."""
-    if not isinstance(row, Mapping):
-        return f"not an object, but {shorten(row, 60)}"
-    if "id" not in row:
-        return "`id` is missing"
-    if not isinstance(row["id"], str | int):
-        return f"`id` is {shorten(row['id'], 60)}, not text"
-    for name in TEXTS:
-        if name in row and not isinstance(row[name], str):
-            return f"`{name}` is {shorten(row[name], 60)}, not text"
-    for name, value in row.items():
-        if name.rpartition("/")[2] in CORPUS_LEVEL and not _is_list_of_numbers(value):
-            return f"`{name}` is not a list of numbers"
-    return None
+def _records(path: str | Path, lines: Sequence[tuple[int, Any]], kind: type[Row]) -> list[Row]:
+    if not lines:
+        raise UserError(f"{path} has no rows. {_way_out(path)}")
+    rows, problems = read_each(lines, lambda _, row: read(kind, row), path, place="line")
+    if not problems:
+        for number, key, reason in _contradictions(lines):
+            problems.append(Problem(number, key, reason, str(path), "line"))
+    refuse_rows(problems, USE, _way_out(path))
+    return rows
+
+
+def _contradictions(
+    lines: Sequence[tuple[int, Mapping[str, Any]]],
+) -> Iterator[tuple[int, str, str]]:
+    """Responses that are there twice, and values of a numeric column that are no numbers."""
+    seen: dict[tuple, int] = {}
+    numeric: dict[str, int] = {}  # column -> the first line in which it is a number
+    for number, row in lines:
+        response = (row["id"], row.get("sample", number))
+        if response in seen:
+            yield number, "id", f"the same id and sample as line {seen[response]}"
+        seen[response] = number
+        for name, value in row.items():
+            if _is_number(value):
+                numeric.setdefault(name, number)
+    for number, row in lines:
+        for name in sorted(numeric.keys() & row.keys() - {"id"}):
+            if row[name] is not None and not _is_number(row[name]):
+                yield number, name, f"is not a number, as in line {numeric[name]}"
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float)
-
-
-def _is_list_of_numbers(value: Any) -> bool:
-    return isinstance(value, list) and all(map(_is_number, value))
-
-
-def _is_interval(value: Any) -> bool:
-    if not isinstance(value, Mapping):
-        return False
-    bounds = [value.get("low"), value.get("high")]  # null if there is no interval
-    return _is_number(value.get("mean")) and (
-        bounds == [None, None] or all(map(_is_number, bounds))
-    )
-
-
-def _damaged(path: str | Path, line: int, problem: str) -> UserError:
-    return UserError(f"{path}, line {line}: {problem}. {_way_out(path)}")
 
 
 def _way_out(path: str | Path) -> str:

@@ -51,7 +51,7 @@ class CausalPolicy(Policy):
     ):
         if padding_side == "right":
             raise UserError(
-                "model.policy_model.input_padding_side is `right`, but a decoder-only model writes"
+                "model.input_padding_side is `right`, but a decoder-only model writes"
                 " its response right after the prompt, where the padding would be: set it to left,"
                 " or leave it out"
             )

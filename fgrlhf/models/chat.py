@@ -36,10 +36,7 @@ CLOCK = re.compile(r"""strftime_now\(\s*(["'])([^"']*)\1\s*\)""")  # how such te
 OPEN_BLOCK = re.compile(
     r"<([A-Za-z_]\w*)>\s*$"
 )  # such as the `<think>` with which a turn is opened
-WAY_OUT = (
-    "correct the template, or remove it from the tokenizer (in RL:"
-    " model.policy_model.chat_template=false)"
-)
+WAY_OUT = "correct the template, or set model.chat_template=false"
 
 
 class AnswerTokens(NamedTuple):
@@ -82,7 +79,7 @@ class ChatTemplate:
             raise UserError(
                 f"max_input_len is {max_input_len}, but the tokenizer's chat template alone takes"
                 f" {template_length} tokens, which leaves none for the prompt: raise it, or remove"
-                " the template from the tokenizer (in RL: model.policy_model.chat_template=false)"
+                " the template from the tokenizer (model.chat_template=false)"
             )
 
     # ---- prompts ---------------------------------------------------------------------------------
@@ -386,7 +383,7 @@ def load_chat_template(tokenizer, setting: bool | None, max_input_len: int) -> C
 
     Args:
       tokenizer: may have a chat template.
-      setting: `model.policy_model.chat_template`. None: use it if present; True: require it;
+      setting: `model.chat_template`. None: use it if present; True: require it;
         False: ignore it.
       max_input_len: limit for prompt and template together, in tokens.
 
@@ -397,7 +394,7 @@ def load_chat_template(tokenizer, setting: bool | None, max_input_len: int) -> C
         tokenizer.chat_template = None
     if setting and not tokenizer.chat_template:
         raise UserError(
-            "model.policy_model.chat_template is true, but the policy's tokenizer has no chat"
+            "model.chat_template is true, but the policy's tokenizer has no chat"
             " template, so the form of a user's turn is unknown: leave the setting out, or use a"
             " checkpoint whose tokenizer has one"
         )

@@ -73,7 +73,7 @@ class EncoderDecoderPolicy(Policy):
     ):
         if padding_side == "left" and _max_positions(model) is not None:
             raise UserError(
-                f"model.policy_model.input_padding_side is `left`, but {type(model).__name__}"
+                f"model.input_padding_side is `left`, but {type(model).__name__}"
                 " counts its positions from the first column, so padding there would move every"
                 " prompt: set it to right, or leave it out"
             )

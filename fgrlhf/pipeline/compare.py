@@ -82,41 +82,26 @@ class CompareSettings(SubmittedSettings):
     cluster: str | None = Field(default=None, description=CLUSTER_HELP)
 
 
-def compare(
+def comparison_stages(
     experiment: Experiment,
     runs: Sequence[Run],
     seeds: Sequence[int],
     reference: str,
     plan: EvaluationPlan,
-    metric: str,
-    display: Display,
-    lanes: int,
-    before: Sequence[Stage] = (),
-    metrics: Sequence[MetricConfig] = (),
-) -> RunComparison:
-    """Run the missing stages, write summary.json and index.html, and print the table.
+) -> list[Stage]:
+    """The evaluation of the reference policy, then each run with each seed and its evaluation.
 
     Args:
       reference: folder or hub name of the policy to compare with, which need not be the one that
         the runs start from.
-      before: stages that the runs need.
-      metrics: the `evaluation_metrics` of the first run.
 
     Raises:
-      UserError: a stage failed, or the evaluations do not have the metric; this is checked before
-        the training.
+      UserError: a run has the name of the reference policy.
     """
     name = reference_name(reference)
     if name in [run.name for run in runs]:
         raise UserError(f"the reference policy and a run are both named {name}: rename the run")
-    stages = [*before, experiment.evaluation_stage(plan, name, reference)]
-    reported: list[str] = []
-    experiment.announce(len(runs), seeds, lanes)
-    if metric != "reward" or not plan.reward:
-        # an unknown metric is an error before any training
-        experiment.run(stages, lanes)
-        reported = [stage.name for stage in stages]
-        paired_scores({name: [evaluation_rows(experiment.out, name, plan.split)]}, metric)
+    stages = [experiment.evaluation_stage(plan, name, reference)]
     for seed in seeds:
         for run in runs:
             trained = experiment.training_stage(run, seed)
@@ -125,12 +110,30 @@ def compare(
             stages.append(
                 experiment.evaluation_stage(plan, run.evaluation(seed), policy, (trained.name,))
             )
-    experiment.run(stages, lanes, reported)
-    result = compare_runs(experiment.out, name, runs, seeds, metric, plan.split, metrics)
+    return stages
+
+
+def conclude(
+    experiment: Experiment,
+    runs: Sequence[Run],
+    seeds: Sequence[int],
+    reference: str,
+    split: str,
+    metric: str,
+    display: Display,
+    metrics: Sequence[MetricConfig] = (),
+) -> RunComparison:
+    """Compare the finished runs, and write summary.json and index.html.
+
+    Args:
+      reference: as in `comparison_stages`.
+      metrics: the `evaluation_metrics` of the first run.
+    """
+    name = reference_name(reference)
+    result = compare_runs(experiment.out, name, runs, seeds, metric, split, metrics)
     write_json(experiment.out / "summary.json", result.as_dict())
     html = page(result, display, read_source(reference), experiment.origin)
     write_text(experiment.out / "index.html", html)
-    print(f"\n{table(result, display)}\npage: {experiment.out / 'index.html'}")
     return result
 
 
@@ -293,10 +296,9 @@ def _print_unused_overrides(overrides: Sequence[str], plan: EvaluationPlan) -> N
 def _reference(experiment: Experiment, config: str, overrides: Sequence[str]) -> str:
     """The initial policy of a config. Raises `UserError` if it has none."""
     _, path = parse_config(config)
-    for key in ("model.policy_model.ckpt", "model.ckpt"):
-        policy = experiment.config_value(path, overrides, key)
-        if policy is not None:
-            return str(policy)
+    policy = experiment.config_value(path, overrides, "model.ckpt")
+    if policy is not None:
+        return str(policy)
     raise UserError(f"{path} has no initial policy: give reference=FOLDER")
 
 
@@ -312,20 +314,29 @@ def main(argv: Sequence[str] | None = None) -> None:
     experiment = Experiment(arguments.task, settings.folder, submit=settings.submit)
     plan = _plan(arguments.configs, settings)
     runs = runs_of(experiment, arguments.configs, arguments.overrides, settings)
+    seeds = settings.seed_list
     # a mistake in the last one is found before the first one is trained
-    trained = [experiment.config_of(run, settings.seed_list[0]) for run in runs]
+    trained = [experiment.config_of(run, seeds[0]) for run in runs]
     _print_unused_overrides(arguments.overrides, plan)
-    compare(
-        experiment,
-        runs,
-        settings.seed_list,
-        settings.reference or _reference(experiment, arguments.configs[0], arguments.overrides),
-        plan,
-        settings.metric,
-        load_task(arguments.task).display,
-        settings.lane_count,
-        metrics=trained[0].evaluation_metrics,
+    reference = settings.reference
+    if reference is None:
+        reference = _reference(experiment, arguments.configs[0], arguments.overrides)
+    stages = comparison_stages(experiment, runs, seeds, reference, plan)
+    experiment.announce(len(runs), seeds, settings.lane_count)
+    reported: list[str] = []
+    if settings.metric != "reward" or not plan.reward:
+        # an unknown metric is an error before any training
+        experiment.run(stages[:1], settings.lane_count)
+        reported = [stages[0].name]
+        rows = evaluation_rows(experiment.out, reference_name(reference), plan.split)
+        paired_scores({reference_name(reference): [rows]}, settings.metric)
+    experiment.run(stages, settings.lane_count, reported)
+    display = load_task(arguments.task).display
+    metrics = trained[0].evaluation_metrics
+    result = conclude(
+        experiment, runs, seeds, reference, plan.split, settings.metric, display, metrics
     )
+    print(f"\n{table(result, display)}\npage: {experiment.out / 'index.html'}")
 
 
 if __name__ == "__main__":

@@ -254,8 +254,7 @@ def measure_on_dev(config: Mapping[str, Any], metric: str) -> tuple:
     """
     prompts = [
         config.get("data", {}).get("dev_file"),
-        config.get("data", {}).get("dev_examples"),  # of SFT
-        config.get("train", {}).get("eval_examples"),  # of RL and DPO
+        config.get("evaluation", {}).get("examples"),
     ]
     rewards = config.get("reward", {})
     first, _, rest = metric.partition("/")

@@ -25,10 +25,11 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, write_json
+from fgrlhf.base.records import Record, read_record
 from fgrlhf.pipeline.fingerprint import fingerprint
 from fgrlhf.pipeline.launchers import Command, Job, Launcher, LocalLauncher, interrupts_later
 from fgrlhf.pipeline.progress import Progress, StageProgress
@@ -70,6 +71,27 @@ def lane_environments(lanes: int) -> list[dict[str, str]]:
         return [{} for _ in range(lanes)]
     shares = [gpus[lane % len(gpus) :: lanes] for lane in range(lanes)]
     return [{"CUDA_VISIBLE_DEVICES": ",".join(share)} for share in shares]
+
+
+class Cost(Record, extra="allow"):
+    """What a stage, or the whole pipeline, took."""
+
+    seconds: float
+    peak_mb: float
+
+
+class StageRecord(Cost):
+    """A stage in pipeline.json, with its `job` if it is one of a cluster."""
+
+    fingerprint: str
+    complete: bool
+
+
+class PipelineState(Record, extra="allow"):
+    """The content of pipeline.json."""
+
+    stages: dict[str, StageRecord]
+    whole: Cost | None = None
 
 
 @dataclass(frozen=True)
@@ -190,19 +212,15 @@ class Pipeline:
 
     def _read_state(self) -> None:
         """Read the records of earlier runs. Raises `UserError` if pipeline.json is damaged."""
-        state: Any = {"stages": {}, "whole": None}
+        state = PipelineState(stages={})
         if self._path.exists():
-            try:
-                state = read_json(self._path)
-            except UserError:
-                state = None
-        if not _is_state(state):
-            raise UserError(
-                f"{self._path} is damaged: delete it. The stages then run again on their outputs,"
-                " and finished ones reuse theirs"
+            way_out = (
+                "It is damaged: delete it. The stages then run again on their outputs, and"
+                " finished ones reuse theirs"
             )
-        self.records: dict[str, dict] = state["stages"]
-        self.whole: dict | None = state.get("whole")
+            state = read_record(self._path, PipelineState, "continued", way_out)
+        self.records: dict[str, dict] = state.model_dump()["stages"]
+        self.whole: dict | None = state.whole and state.whole.model_dump()
 
     # ---- parts of run ----------------------------------------------------------------------------
 
@@ -435,28 +453,6 @@ class Pipeline:
         except UserError:
             return None
         return set(costs) - {"whole"} if isinstance(costs, dict) else None
-
-
-NUMBER = int | float
-RECORD = {"fingerprint": str, "complete": bool, "seconds": NUMBER, "peak_mb": NUMBER}
-WHOLE = {"seconds": NUMBER, "peak_mb": NUMBER}
-
-
-def _is_state(state: object) -> bool:
-    """Whether `state` is valid content of pipeline.json."""
-    if not isinstance(state, dict) or not isinstance(state.get("stages"), dict):
-        return False
-    whole = state.get("whole")
-    if whole is not None and not _has(whole, WHOLE):
-        return False
-    return all(_has(record, RECORD) for record in state["stages"].values())
-
-
-def _has(value: object, kinds: Mapping) -> bool:
-    """Whether `value` is a dict with these keys and types of values."""
-    if not isinstance(value, dict):
-        return False
-    return all(isinstance(value.get(key), kind) for key, kind in kinds.items())
 
 
 def _how_it_failed(exit_code: int) -> str:

@@ -214,9 +214,8 @@ def kl_threshold_of(config: Any) -> float:
 def metric_of(experiment: Experiment, config: str, overrides: Sequence[str]) -> str:
     """The dev metric that selects the config's best checkpoint."""
     program, path = parse_config(config)
-    key = "evaluation.metric" if program == "sft" else "train.best_metric"
     default = "reward" if program == "rl" else "rougeLsum"
-    return experiment.config_value(path, overrides, key) or default
+    return experiment.config_value(path, overrides, "evaluation.metric") or default
 
 
 # ---- results -------------------------------------------------------------------------------------

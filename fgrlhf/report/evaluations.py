@@ -47,7 +47,7 @@ def in_order(evaluations: Mapping[str, Path], display: Display) -> list[str]:
 def _is_start_of_training(evaluation: Path) -> bool:
     settings = _settings_of(evaluation)
     policy = _text_at(settings, "policy")
-    reference = _text_at(settings, "resolved", "model", "policy_model", "ckpt")
+    reference = _text_at(settings, "resolved", "model", "ckpt")
     if policy is None or reference is None:
         return False
     return os.path.normpath(policy) == os.path.normpath(reference)

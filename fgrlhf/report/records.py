@@ -4,13 +4,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import NonNegativeInt, TypeAdapter, ValidationError
+from pydantic import NonNegativeInt
 
-from fgrlhf.base.errors import UserError, shorten
-from fgrlhf.base.files import read_json, read_jsonl
-from fgrlhf.metrics.rows import EvaluationRow, Record, Segments, read_rows
+from fgrlhf.base import records
+from fgrlhf.metrics.rows import EvaluationRow, Segments
+from fgrlhf.metrics.rows import read_records as read_evaluation_rows
 
 Kind = TypeVar("Kind")
+DAMAGED = "The file is damaged: delete it, or run its stage again"
+
+
+class Record(records.Record, extra="allow"):
+    """A record that may have more keys than the report shows."""
 
 
 class Rollout(Record):
@@ -176,31 +181,16 @@ def read_record(path: Path, kind: type[Kind]) -> Kind:
     Raises:
       UserError: the file is broken, or is not such a record. The message names the location.
     """
-    return _checked(path, read_json(path) if path.exists() else {}, kind)
+    if not path.exists():
+        return records.read(kind, {})
+    return records.read_record(path, kind, "reported", DAMAGED)
 
 
 def read_records(path: Path, kind: type[Kind]) -> list[Kind]:
     """The rows of a JSONL file as records. Raises `UserError` as `read_record` does."""
-    return _checked(path, read_jsonl(path), list[kind])
+    return records.read_records(path, kind, "reported", DAMAGED)
 
 
 def read_evaluation(path: Path) -> list[EvaluationRow]:
     """The rows of an evaluation. Raises `UserError` as `read_record` does, or if it has none."""
-    return _checked(path, read_rows(path), list[EvaluationRow])
-
-
-def _checked(path: Path, value: Any, kind: type[Kind]) -> Kind:
-    try:
-        return TypeAdapter(kind).validate_python(value)
-    except ValidationError as error:
-        problem = error.errors()[0]
-    location = [str(part) for part in problem["loc"] if isinstance(part, int | str)]
-    row = ""
-    if isinstance(value, list) and location:
-        row = f", row {int(location.pop(0)) + 1}"
-    key = f" `{shorten('.'.join(location))}`:" if location else ""
-    message = problem["msg"]
-    reason = message[:1].lower() + message[1:]
-    raise UserError(
-        f"{path}{row}:{key} {reason}. The file is damaged: delete it, or run its stage again"
-    )
+    return read_evaluation_rows(path, EvaluationRow)

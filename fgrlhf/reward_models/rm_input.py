@@ -161,12 +161,12 @@ class Cuts:
         """A line for the user."""
         line = (
             f"{self.contexts} of {self.inputs} inputs: context cut to fit"
-            f" model.max_length={max_length}; {self.responses} responses cut"
+            f" model.max_input_len={max_length}; {self.responses} responses cut"
         )
         if self.unread_segments:
             line += f", {self.unread_segments} of their segments are not judged"
         if self.cores:
-            line += f"; {self.cores} prompts cut beyond their context: raise model.max_length"
+            line += f"; {self.cores} prompts cut beyond their context: raise model.max_input_len"
         return line
 
 

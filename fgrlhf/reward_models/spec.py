@@ -4,13 +4,17 @@ Reading it checks every field, since a model folder may come from anywhere.
 """
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
-from fgrlhf.base.errors import UserError, first_problems, shorten
+from pydantic import AfterValidator, ConfigDict, Field
+from pydantic.dataclasses import dataclass
+
+from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, write_json
+from fgrlhf.base.records import DataError, Listed, Problem, Record, RowError, read
 from fgrlhf.reward_utils import (
     DIVIDED_LEVELS,
     LEVEL_HELP,
@@ -27,11 +31,50 @@ Kind = Literal["segment", "sequence"]
 SPEC_FILE = "reward_model.json"
 NOT_ERRORS = ("O", "Ignore")  # labels that do not mark an error
 MOST_TOKENS = 2**20  # longer than any network reads
-REQUIRED = ("kind", "shape", "level", "with_context", "max_length")
 OLD_NAMES = {"with_passages": "with_context"}  # a task's word: the key of earlier releases
 
 
-@dataclass(frozen=True)
+class SpecError(UserError):
+    """Values of a spec that are valid, but not together. `key` is one of them."""
+
+    def __init__(self, key: str, reason: str):
+        self.key = key
+        super().__init__(reason)
+
+
+def _level(value: str) -> str:
+    if value == "token":
+        raise ValueError("a reward model reads words, so it cannot judge the policy's tokens")
+    if value != "sequence" and not is_level(value):
+        raise ValueError(LEVEL_HELP)
+    return value
+
+
+def _different(labels: tuple[str, ...]) -> tuple[str, ...]:
+    if len(set(labels)) < len(labels):
+        raise ValueError("has a name twice")
+    return labels
+
+
+class Segmenter(Record, extra="forbid"):
+    """The name and the version of a segmenter."""
+
+    name: str
+    version: str
+
+
+def _segmenter(value: Any) -> dict[str, str]:
+    segmenter = read(Segmenter, value)
+    if not is_segmenter_name(segmenter.name):
+        raise RowError("name", "does not name a segmenter")
+    return value
+
+
+Label = Annotated[str, Field(min_length=1)]
+
+
+# infinite numbers have a message of their own, below
+@dataclass(frozen=True, config=ConfigDict(strict=True, extra="forbid"))
 class RewardModelSpec:
     """Description of a reward model: `reward_model.json` in the model's folder.
 
@@ -59,17 +102,17 @@ class RewardModelSpec:
 
     kind: Kind
     shape: Shape
-    level: str
+    level: Annotated[str, AfterValidator(_level)]
     with_context: bool
-    max_length: int
-    labels: tuple[str, ...] = ()
+    max_length: Annotated[int, Field(ge=1, le=MOST_TOKENS)]
+    labels: Annotated[Listed[Label], AfterValidator(_different)] = ()
     error_label: str | None = None
     ok_label: str | None = None
-    segmenter: Mapping[str, str] | None = None
+    segmenter: Annotated[dict[str, str], AfterValidator(_segmenter)] | None = None
     mean: float | None = None
     std: float | None = None
     line_breaks: bool = False
-    metrics: Mapping[str, Any] = field(default_factory=dict)
+    metrics: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self):
         if self.kind == "segment":
@@ -83,24 +126,31 @@ class RewardModelSpec:
         needed = [self.ok_label] if may_lack_error_label else [self.error_label, self.ok_label]
         absent = [str(name) for name in needed if name not in self.labels]
         if absent:
-            raise UserError(
+            key = "error_label" if str(self.error_label) in absent else "ok_label"
+            raise SpecError(
+                key,
                 f"the reward model has the labels {', '.join(self.labels)}, not"
-                f" {', '.join(absent)}: give its error label with error_label=..."
+                f" {', '.join(absent)}: give its error label with error_label=...",
             )
         if self.error_label == self.ok_label:
-            raise UserError(
+            raise SpecError(
+                "ok_label",
                 "the error label and the label of segments without the error are both"
-                f" `{self.ok_label}`: name the error with error_label=..."
+                f" `{self.ok_label}`: name the error with error_label=...",
             )
 
     def _check_moments(self) -> None:
-        mean_is_number = is_finite_number(self.mean)
-        std_is_positive = is_finite_number(self.std) and self.std is not None and self.std > 0
-        if not (mean_is_number and std_is_positive):
-            raise UserError(
+        mean, std = (math.nan if value is None else value for value in (self.mean, self.std))
+        if not (math.isfinite(mean) and math.isfinite(std) and std > 0):
+            raise SpecError(
+                "std" if math.isfinite(mean) else "mean",
                 f"a sequence scorer needs the mean and std of its scores (here {self.mean} and"
                 f" {self.std}): give a finite mean=... and a finite std=... above 0 with the"
-                " checkpoint"
+                " checkpoint",
+            )
+        if self.level != "sequence":
+            raise SpecError(
+                "level", f"a sequence scorer has the level sequence, not level={self.level}"
             )
 
     @property
@@ -120,13 +170,14 @@ class RewardModelSpec:
     def read(cls, folder: str | Path) -> "RewardModelSpec":
         """Read the file. Raises `UserError`, which lists every mistake, if it is not valid."""
         path = Path(folder) / SPEC_FILE
-        row = with_current_names(read_json(path))
-        problems = spec_problems(row)
-        if problems:
-            head = f"{path} does not describe a reward model:"
-            lines = "\n  ".join([head, *first_problems(problems)])
-            raise UserError(f"{lines}\nTrain the model again, or restore the file")
-        return cls(**{**row, "labels": tuple(row.get("labels", ()))})
+        try:
+            return read(cls, with_current_names(read_json(path)))
+        except RowError as error:
+            problems = [Problem(None, *complaint, str(path)) for complaint in error.complaints]
+        except SpecError as error:
+            problems = [Problem(None, error.key, str(error), str(path))]
+        way_out = "Train the model again, or restore the file"
+        raise DataError(problems, "used as a reward model", way_out)
 
 
 def with_current_names(row: Any) -> Any:
@@ -135,21 +186,6 @@ def with_current_names(row: Any) -> Any:
         return row
     renamed = {OLD_NAMES.get(key, key): value for key, value in row.items()}
     return renamed if len(renamed) == len(row) else row
-
-
-def spec_problems(row: Any) -> list[str]:
-    """Every mistake in the JSON value of a spec, as `key: reason`; [] if it is valid."""
-    if not isinstance(row, dict):
-        return [f"it must be a JSON object, it is a {type(row).__name__}"]
-    problems = [f"{shorten(key, 60)}: unknown key" for key in row if key not in _CHECKS]
-    problems += [f"{key}: missing" for key in REQUIRED if key not in row]
-    for key, check in _CHECKS.items():
-        if key not in row:
-            continue
-        reason = check(row[key])
-        if reason is not None:
-            problems.append(f"{key}: {reason} (it is {shorten(repr(row[key]), 80)})")
-    return problems or _contradictions(row)
 
 
 def described_segmenter(facts: Mapping[str, Any]) -> dict[str, str] | None:
@@ -178,116 +214,3 @@ def segmenters_of(
             return ()
         level, name = spec.level, (spec.segmenter or {}).get("name")
     return (segmenter_input(name or PUBLISHED),) if level in DIVIDED_LEVELS else ()
-
-
-def is_finite_number(value: Any) -> bool:
-    """Whether a JSON value is a number other than NaN and infinity; true and false are none."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # an integer beyond the range of floats
-        return False
-
-
-def _contradictions(row: Mapping[str, Any]) -> list[str]:
-    """Fields that are valid individually but not together."""
-    if row["kind"] == "segment":
-        return [shorten(problem) for problem in _label_problems(row)]
-    problems = []
-    for key in ("mean", "std"):
-        if row.get(key) is None:
-            problems.append(f"{key}: missing, and a sequence scorer needs it")
-    if row["level"] != "sequence":
-        problems.append(f"level: a sequence scorer has the level sequence, not {row['level']}")
-    return problems
-
-
-def _label_problems(row: Mapping[str, Any]) -> list[str]:
-    labels = row.get("labels", [])
-    error = row.get("error_label")
-    ok = row.get("ok_label")
-    may_lack_error_label = error is None and len(labels) > 2  # as in `RewardModelSpec`
-    problems = []
-    if error not in labels and not may_lack_error_label:
-        problems.append(f"error_label: {error} is not among the labels")
-    if ok not in labels:
-        problems.append(f"ok_label: {ok} is not among the labels")
-    if not problems and error == ok:
-        problems.append(f"error_label, ok_label: both are {ok}")
-    return problems
-
-
-def _among(choices: tuple[str, ...]) -> Callable[[Any], str | None]:
-    def check(value: Any) -> str | None:
-        if isinstance(value, str) and value in choices:
-            return None
-        return f"must be one of {', '.join(choices)}"
-
-    return check
-
-
-def _level(value: Any) -> str | None:
-    if value == "token":
-        return "a reward model reads words, so it cannot judge the policy's tokens"
-    return None if is_level(value) or value == "sequence" else LEVEL_HELP
-
-
-def _flag(value: Any) -> str | None:
-    return None if isinstance(value, bool) else "must be true or false"
-
-
-def _length(value: Any) -> str | None:
-    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_TOKENS:
-        return None
-    return f"must be a whole number of tokens from 1 to {MOST_TOKENS}"
-
-
-def _labels(value: Any) -> str | None:
-    if not isinstance(value, list) or not all(isinstance(name, str) and name for name in value):
-        return "must be a list of names"
-    return None if len(set(value)) == len(value) else "has a name twice"
-
-
-def _name(value: Any) -> str | None:
-    return None if value is None or isinstance(value, str) else "must be a label's name"
-
-
-def _segmenter(value: Any) -> str | None:
-    if value is None:
-        return None
-    texts = isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
-    if not texts or value.keys() != {"name", "version"}:
-        return "must name a segmenter by the texts `name` and `version`"
-    return None if is_segmenter_name(value["name"]) else "does not name a segmenter"
-
-
-def _mean(value: Any) -> str | None:
-    return None if value is None or is_finite_number(value) else "must be a finite number"
-
-
-def _std(value: Any) -> str | None:
-    if value is None or (is_finite_number(value) and value > 0):
-        return None
-    return "must be a finite number above 0"
-
-
-def _metrics(value: Any) -> str | None:
-    return None if isinstance(value, dict) else "must be a mapping"
-
-
-_CHECKS: dict[str, Callable[[Any], str | None]] = {
-    "kind": _among(get_args(Kind)),
-    "shape": _among(get_args(Shape)),
-    "level": _level,
-    "with_context": _flag,
-    "max_length": _length,
-    "labels": _labels,
-    "error_label": _name,
-    "ok_label": _name,
-    "segmenter": _segmenter,
-    "mean": _mean,
-    "std": _std,
-    "line_breaks": _flag,
-    "metrics": _metrics,
-}

@@ -15,12 +15,10 @@ config imports no torch.
 """
 
 import re
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from fgrlhf.configs.older_configs import Earlier
 from fgrlhf.configs.strict import Amount, Count, FilePath, Positive, refuse
 from fgrlhf.configs.user_class import ClassPath, make_object
 from fgrlhf.metrics.config import MetricConfig, models_of
@@ -35,8 +33,8 @@ from fgrlhf.reward_utils import (
     segmenter_input,
 )
 from fgrlhf.rewards.kind import Reads, RewardKind, RuleReward, Sha256, Value
-from fgrlhf.scorers.base import OnDevice, RewardContext, TextScorer
-from fgrlhf.scorers.kinds import AnyTextScorer, ClassifierSettings, JudgeSettings
+from fgrlhf.scorers.base import OnDevice, RewardContext
+from fgrlhf.scorers.kinds import AnyTextScorer, JudgeScorer
 from fgrlhf.scorers.service import RemoteSettings, VariableName
 from fgrlhf.text_types import Prompt, SegmentScore
 from fgrlhf.words import word_spans
@@ -50,18 +48,13 @@ READS_HELP = (
     " segment changes the score of the response so far"
 )
 NOT_DIVIDED = f"it is read with a level of {', '.join(DIVIDED_LEVELS)} only: leave it out"
-NOT_TOKENS = "a judge reads words, so it cannot judge the policy's tokens"
 Label = Annotated[str, Field(min_length=1)]
-
-
-def _is_divided(section: Mapping[str, Any]) -> bool:
-    return section.get("level") in DIVIDED_LEVELS
 
 
 class DividesText(RewardKind):
     """The key `segmenter` of kinds with a `level`."""
 
-    segmenter: Annotated[SegmenterName, Earlier(PUBLISHED, when=_is_divided)] = Field(
+    segmenter: SegmenterName = Field(
         default=MULTILINGUAL,
         description=f"of the levels {', '.join(DIVIDED_LEVELS)}: {SEGMENTER_HELP}",
     )
@@ -203,104 +196,33 @@ class SequenceScorer(OnDevice, RewardKind):
         return (self.ckpt,)
 
 
-class OverScorer(DividesText):
-    """The keys of rewards over a scorer of texts (`ScorerReward`)."""
+class Score(DividesText):
+    """The score of each segment by any scorer of texts: scale * (score - threshold).
 
-    level: Level = Field(default="whole", description="segments to judge: docs/rewards.md, Levels")
-    scale: Value = Field(default=1.0, description="factor of the score")
-    threshold: Amount = Field(default=0.0, description="subtracted from the score before scaling")
-
-    def text_scorer(self, context: RewardContext) -> TextScorer:
-        """Build the scorer and load its model."""
-        raise NotImplementedError(f"{type(self).__name__} needs a method `text_scorer`")
-
-    def build(self, context: RewardContext) -> "AspectReward":
-        from fgrlhf.rewards.scored import ScorerReward
-
-        reads: Reads = getattr(self, "reads", "segment")
-        return ScorerReward(
-            self.text_scorer(context),
-            self.level,
-            reads,
-            self.scale,
-            self.threshold,
-            self.segmenter,
-        )
-
-
-class Score(OverScorer):
-    """The score of each segment by any scorer of texts: scale * (score - threshold)."""
+    With `reads: increment`, the values of a response add up to the score of the whole minus that of
+    the empty text, times scale.
+    """
 
     kind: Literal["score"] = "score"
     scorer: AnyTextScorer = Field(description="gives a text a number: docs/rewards.md, Scorers")
     reads: Reads = Field(default="segment", description=READS_HELP)
+    level: Level = Field(default="whole", description="segments to judge: docs/rewards.md, Levels")
+    scale: Value = Field(default=1.0, description="factor of the score; below 0: low is good")
+    threshold: Amount = Field(default=0.0, description="subtracted from the score before scaling")
 
     @model_validator(mode="after")
     def _level_of_texts(self):
-        if self.level == "token" and isinstance(self.scorer, JudgeSettings):
-            refuse([("level", NOT_TOKENS)])
+        if self.level == "token" and isinstance(self.scorer, JudgeScorer):
+            refuse([("level", "a judge reads words, so it cannot judge the policy's tokens")])
         return self
-
-    def text_scorer(self, context: RewardContext) -> TextScorer:
-        return self.scorer.build(context)
-
-    def model_folders(self) -> tuple[str, ...]:
-        return (*self.scorer.model_folders(), *self.segmenters())
-
-
-class Classifier(ClassifierSettings, OverScorer):
-    """Any Hugging Face text classifier: the probability or log-odds of one of its labels."""
-
-    kind: Literal["classifier"] = "classifier"
-    reads: Reads = Field(default="segment", description=READS_HELP)
-
-    def text_scorer(self, context: RewardContext) -> TextScorer:
-        return self.classifier(context)
-
-    def model_folders(self) -> tuple[str, ...]:
-        return (self.ckpt, *self.segmenters())
-
-
-class Judge(JudgeSettings, OverScorer):
-    """A language model that judges responses, by an OpenAI-compatible interface.
-
-    The reward of each segment is scale * (score - threshold).
-    """
-
-    kind: Literal["judge"] = "judge"
-
-    @model_validator(mode="after")
-    def _level_of_texts(self):
-        if self.level == "token":
-            refuse([("level", NOT_TOKENS)])
-        return self
-
-    def text_scorer(self, context: RewardContext) -> TextScorer:
-        return self.judge()
-
-
-class Increment(DividesText):
-    """How much each segment improves the score of the response so far, by any scorer of texts.
-
-    The values of a response add up to scale * (score of the response - score of the empty text),
-    or to its negative with better=low.
-    """
-
-    kind: Literal["increment"] = "increment"
-    scorer: AnyTextScorer = Field(description="gives a text a number: docs/rewards.md, Scorers")
-    better: Literal["high", "low"] = Field(description="which scores are good")
-    level: Level = Field(
-        default="sentence",
-        description="segments to reward; whole: one value at the end, with the same sum",
-    )
-    scale: Positive = Field(default=1.0, description="factor of the score")
 
     def build(self, context: RewardContext) -> "AspectReward":
         from fgrlhf.rewards.scored import ScorerReward
 
-        scale = self.scale if self.better == "high" else -self.scale
         scorer = self.scorer.build(context)
-        return ScorerReward(scorer, self.level, "increment", scale, segmenter=self.segmenter)
+        return ScorerReward(
+            scorer, self.level, self.reads, self.scale, self.threshold, self.segmenter
+        )
 
     def model_folders(self) -> tuple[str, ...]:
         return (*self.scorer.model_folders(), *self.segmenters())
@@ -488,14 +410,11 @@ LIBRARY_REWARDS: dict[str, type[RewardKind]] = {
     "segment_classifier": SegmentClassifier,
     "sequence_scorer": SequenceScorer,
     "score": Score,
-    "classifier": Classifier,
-    "increment": Increment,
     "metric": Metric,
     "regex": Regex,
     "length": Length,
     "repetition": Repetition,
     "missing_eos": MissingEos,
     "reward_server": ServerReward,
-    "judge": Judge,
     "python": Python,
 }

@@ -14,16 +14,16 @@ The header `Authorization: Bearer TOKEN` is required. A refusal has a body {"err
 JSON writes the shortest text that reads back to the same float64: values arrive bit for bit.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.files import parse_json
+from fgrlhf.base.records import Record, RowError, read
 from fgrlhf.configs.strict import StrictModel, validate
 from fgrlhf.reward_models.prefix import Prefix, PrefixFn
-from fgrlhf.reward_models.spec import is_finite_number
 from fgrlhf.rewards.kind import Sha256
 from fgrlhf.scorers.answer_cache import content_hash
 from fgrlhf.text_types import Prompt, SegmentScore
@@ -188,6 +188,27 @@ def sent_prefix(prompt: Prompt, with_context: bool) -> Prefix:
 # ---- answers -------------------------------------------------------------------------------------
 
 
+class SpanScore(Record, extra="forbid"):
+    """A span with its score. `end` is null for the whole response."""
+
+    start: int
+    end: int | None
+    value: float
+    label: Annotated[str, Field(max_length=LONGEST_LABEL)]
+
+    def within(self, text: str) -> SegmentScore:
+        """The score. Raises `RowError` if the span is not within the response."""
+        last = len(text) if self.end is None else self.end
+        if not 0 <= self.start <= last <= len(text):
+            end = "null" if self.end is None else self.end
+            raise RowError(
+                "",
+                f"the span [{self.start}, {end}) is not within the response, which has {len(text)}"
+                " characters",
+            )
+        return SegmentScore(self.start, self.end, self.value, self.label)
+
+
 def read_scores(rows: Any, texts: Sequence[str]) -> list[Scores]:
     """The scores of an answer.
 
@@ -198,46 +219,15 @@ def read_scores(rows: Any, texts: Sequence[str]) -> list[Scores]:
         raise ValueError(f"`scores` that are {_shown(rows)}, not a list")
     if len(rows) != len(texts):
         raise ValueError(f"{len(rows)} results for {len(texts)} responses")
-    results = []
+    results: list[Scores] = []
     for number, (row, text) in enumerate(zip(rows, texts)):
         try:
-            results.append(_scores_of_text(row, text))
-        except ValueError as error:
+            if row is not None:
+                row = [span.within(text) for span in read(list[SpanScore], row)]
+            results.append(row)
+        except RowError as error:
             raise ValueError(f"a wrong result for response {number}: {error}") from None
     return results
-
-
-def _scores_of_text(row: Any, text: str) -> Scores:
-    if row is None:
-        return None
-    if not isinstance(row, list):
-        raise ValueError(f"{_shown(row)} is neither a list nor null")
-    return [_score(span, len(text)) for span in row]
-
-
-def _score(span: Any, length: int) -> SegmentScore:
-    """The score in a JSON value. `length`: characters of the response."""
-    if not isinstance(span, Mapping) or span.keys() != {"start", "end", "value", "label"}:
-        raise ValueError(f"{_shown(span)} does not have the keys start, end, value and label")
-    start, end, value, label = span["start"], span["end"], span["value"], span["label"]
-    if not _is_whole(start) or not (end is None or _is_whole(end)):
-        raise ValueError(f"start {_shown(start)} or end {_shown(end)} is not a whole number")
-    last = length if end is None else end
-    if not 0 <= start <= last <= length:
-        shown_end = "null" if end is None else end
-        raise ValueError(
-            f"the span [{start}, {shown_end}) is not within the response, which has {length}"
-            " characters"
-        )
-    if not is_finite_number(value):
-        raise ValueError(f"the value {_shown(value)} is not a finite number")
-    if not isinstance(label, str) or len(label) > LONGEST_LABEL:
-        raise ValueError(f"the label {_shown(label)} is not a text of {LONGEST_LABEL} characters")
-    return SegmentScore(start, end, value, label)
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _shown(value: Any) -> str:

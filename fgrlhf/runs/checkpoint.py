@@ -28,6 +28,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -36,8 +37,8 @@ from torch.distributed.tensor import DTensor
 
 from fgrlhf.base.errors import UserError, first_problems, shorten
 from fgrlhf.base.files import read_json, sha256, sync, write_json
+from fgrlhf.base.records import Record, complaints
 from fgrlhf.base.secrets import mask_tree
-from fgrlhf.configs.older_configs import with_new_keys
 from fgrlhf.configs.strict import Place, places_without_effect
 from fgrlhf.models.lora import names_under_adapters
 from fgrlhf.models.sharding import like, load_whole, whole
@@ -51,7 +52,7 @@ FILES = ("model.safetensors", "optimizer.safetensors")
 SHARED_STATE = ("qmap1", "qmap2")  # of 8-bit AdamW: the values of its 256 codes
 PENDING = "pending.safetensors"
 # settings that may change when a run is resumed, besides those in `StrictModel.may_change`
-MAY_CHANGE_ON_RESUME = ("logging.", "train.save_interval:", "parallel")
+MAY_CHANGE_ON_RESUME = ("logging.", "train.save_every_steps:", "parallel")
 # settings that may also change if the number of processes does and the global batch does not
 PER_PROCESS = ("train.sampling_batch_size_per_card:", "train.micro_batch_size:")
 
@@ -329,22 +330,21 @@ def _verified_state(folder: Path) -> dict | None:
         digest = state.pop("own_sha256", None)  # older releases did not write it
         if digest is not None and digest != _own_sha256(state):
             return None
-        is_intact = _is_state_of(state, folder) and _has_its_files(state, folder)
-        return state if is_intact else None
+        is_state = not complaints(State, state) and folder.name == f"step-{state['step']}"
+        return state if is_state and _has_its_files(state, folder) else None
     except (UserError, OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def _is_state_of(state: dict, folder: Path) -> bool:
-    """Whether the values needed to resume have the right types and the step is the folder's."""
-    return (
-        type(state["step"]) is int
-        and folder.name == f"step-{state['step']}"
-        and isinstance(state["config"], dict)
-        and isinstance(state["optimizer_groups"], list)
-        and isinstance(state["num_processes"], int)
-        and isinstance(state["best"], dict | None)
-    )
+class State(Record):
+    """The values of state.json that are needed to resume."""
+
+    step: int
+    config: dict[str, Any]
+    optimizer_groups: list[Any]
+    num_processes: int
+    best: dict[str, Any] | None
+    sha256: dict[str, str]
 
 
 def _has_its_files(state: dict, folder: Path) -> bool:
@@ -436,7 +436,7 @@ def _path(place: Place) -> str:
 
 def _check_same_run(trainer, state: dict, folder: Path) -> None:
     """Raise `UserError` if the checkpoint's settings differ from the trainer's."""
-    old = with_new_keys(state["config"], trainer.config)
+    old = state["config"]
     new = mask_tree(trainer.config.model_dump(mode="json"))
     old_processes = state["num_processes"]
     processes = trainer.accelerator.num_processes

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 
 from fgrlhf.base.errors import UserError, shorten
-from fgrlhf.configs.sections import ParallelConfig, TrainSection
+from fgrlhf.configs.sections import Dtype, ParallelConfig
 from fgrlhf.kernels.choice import slow_bf16_note
 from fgrlhf.models.sharding import shard
 from fgrlhf.types import Rollout, TokenReward
@@ -69,7 +69,7 @@ _LAUNCHERS = {
 }
 
 
-def check_environment(bf16: bool, environment: Mapping[str, str] = os.environ) -> None:
+def check_environment(dtype: Dtype, environment: Mapping[str, str] = os.environ) -> None:
     """Reject launchers that would change how SFT and reward models are trained.
 
     Losses there are averaged over the whole batch and multiplied by the number of processes,
@@ -88,33 +88,34 @@ def check_environment(bf16: bool, environment: Mapping[str, str] = os.environ) -
                 " parallel.strategy=fsdp2, a part of it"
             )
     precision = environment.get("ACCELERATE_MIXED_PRECISION", "no")
-    if precision not in ("no", "bf16" if bf16 else "no"):
+    if precision not in ("no", dtype):
         raise UserError(
-            f"the launcher sets mixed precision {precision}, but train.bf16 is"
-            f" {str(bf16).lower()}: leave --mixed_precision out and set train.bf16"
+            f"the launcher sets mixed precision {precision}, but model.dtype is {dtype}: leave"
+            " --mixed_precision out and set model.dtype"
         )
 
 
-def stage_accelerator(train: TrainSection, find_unused: bool = False) -> Accelerator:
+def stage_accelerator(dtype: Dtype, find_unused: bool = False) -> Accelerator:
     """The device and the processes of SFT or of a reward model.
 
     Args:
+      dtype: `model.dtype`.
       find_unused: whether a forward pass may leave trained parameters out.
     Raises:
       UserError: the launcher is not supported, or the device does not compute in bf16.
     """
-    check_environment(train.bf16)
+    check_environment(dtype)
     try:
         accelerator = Accelerator(
-            mixed_precision="bf16" if train.bf16 else "no",
+            mixed_precision="bf16" if dtype == "bf16" else "no",
             # without it, processes on a CPU would each train alone
             cpu=not torch.accelerator.is_available(),
             kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=find_unused)],
         )
     except ValueError as error:  # bf16 on a GPU without it
         raise UserError(f"accelerate rejects these settings: {error}") from None
-    if train.bf16:
-        note = slow_bf16_note(accelerator.device.type, "train.bf16=false")
+    if dtype == "bf16":
+        note = slow_bf16_note(accelerator.device.type, "model.dtype=fp32")
         if note is not None and accelerator.is_main_process:
             print(note, flush=True)
     return accelerator

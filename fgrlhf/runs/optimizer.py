@@ -5,11 +5,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from fgrlhf.configs.sections import OptimizerName
+from fgrlhf.configs.sections import Optimizer
 
 
 def make_optimizer(
-    name: OptimizerName,
+    name: Optimizer,
     model: nn.Module,
     groups: list[dict],
     eps: float = 1e-8,

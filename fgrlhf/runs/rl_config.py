@@ -6,8 +6,9 @@ algorithms (`RLConfig.unused_settings`), and those of a disabled tracker (`Loggi
 """
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field, model_validator
 
@@ -20,31 +21,25 @@ from fgrlhf.algorithms.registry import (
     read_with_ppo_section,
 )
 from fgrlhf.configs.sections import (
-    ABOUT_CHECKPOINTING,
-    ABOUT_DECODER_PREFIX,
-    ABOUT_OPTIMIZER,
-    EvalGenerationConfig,
     GenerationConfig,
-    LoggingConfig,
-    LoRAConfig,
-    OptimizerName,
-    ParallelConfig,
+    PolicyConfig,
+    PolicyEvaluationConfig,
+    PolicyTrainConfig,
+    RunConfig,
     Sampling,
-    is_quantized,
+    Warmup,
 )
 from fgrlhf.configs.strict import (
     BatchSize,
     Count,
     Epsilon,
     FilePath,
-    Kernels,
     NonNegativeCount,
     Positive,
     Rate,
     Seed,
     StrictModel,
     Temperature,
-    Tokens,
     refuse,
     unread_keys,
 )
@@ -57,30 +52,6 @@ from fgrlhf.metrics.config import (
 from fgrlhf.metrics.pooled import NOT_REWARDS
 from fgrlhf.rewards.kind import RewardKind
 from fgrlhf.samplers.config import AnySampler, LocalSamplerConfig, VllmSamplerConfig
-
-ABOUT_TOP_LAYERS = (
-    "train only the top layers; those below are frozen and computed once per rollout. null: all"
-)
-
-
-class PolicyConfig(StrictModel):
-    """The section `model.policy_model`."""
-
-    ckpt: FilePath = Field(description="folder or hub name")
-    input_padding_side: Literal["left", "right"] | None = Field(
-        default=None, description="null: left for decoder-only models, right for others"
-    )
-    chat_template: bool | None = Field(
-        default=None,
-        description="prompts as a user's turn; null: if the tokenizer has a chat template",
-    )
-    decoder_prefix: str | None = Field(default=None, description=ABOUT_DECODER_PREFIX)
-    lora: LoRAConfig | None = Field(
-        default=None, description="train adapters; the reference is the policy without them"
-    )
-    train_top_layers: Count | None = Field(default=None, description=ABOUT_TOP_LAYERS)
-    train_generation_kwargs: GenerationConfig = GenerationConfig()
-    eval_generation_kwargs: EvalGenerationConfig = EvalGenerationConfig()
 
 
 class ValueConfig(StrictModel):
@@ -119,28 +90,18 @@ class ValueConfig(StrictModel):
         return self
 
 
-class ModelConfig(StrictModel):
+class RLModelConfig(PolicyConfig):
     """The section `model` of RL."""
 
-    policy_model: PolicyConfig
     value_model: ValueConfig = Field(
         default=ValueConfig(), description="the critic; algorithms without one do not need it"
     )
-    dtype: Literal["fp32", "bf16"] = Field(
-        default="fp32", description="forward passes; weights in training stay fp32"
-    )
-    kernels: Kernels = "auto"
+    train_generation_kwargs: GenerationConfig = GenerationConfig()
 
 
 class EnvConfig(StrictModel):
-    """The section `env`: prompts, lengths, and responses per prompt."""
+    """The section `env`: responses per prompt, and their log-probabilities."""
 
-    max_input_len: Tokens = Field(
-        default=1024, description="tokens; longer prompts are cut at their end"
-    )
-    max_generated_len: Tokens = Field(
-        default=200, description="tokens of a response, including its end token"
-    )
     train_num_samples_per_input: BatchSize = Field(
         default=4, description="responses per prompt in a rollout"
     )
@@ -149,23 +110,12 @@ class EnvConfig(StrictModel):
     )
 
 
-class TrainConfig(StrictModel):
+class RLTrainConfig(PolicyTrainConfig):
     """The section `train` of RL."""
 
     total_episodes: Count = Field(default=80_000, description="responses sampled in the whole run")
-    eval_interval: Count = Field(default=50, description="rollout steps between evaluations on dev")
-    eval_examples: Count | None = Field(
-        default=None, description="dev prompts used, the first ones; null: all"
-    )
-    save_interval: Count = Field(default=50, description="rollout steps between checkpoints")
-    best_metric: str = Field(
-        default="reward", description="dev metric that picks the best checkpoint, higher is better"
-    )
     sampling_batch_size_per_card: BatchSize = Field(
         default=8, description="prompts per rollout and process"
-    )
-    micro_batch_size: BatchSize = Field(
-        default=4, description="rollouts per forward/backward pass and process"
     )
     n_minibatches: BatchSize = Field(default=1, description="optimiser steps per PPO epoch")
     n_ppo_epoch_per_rollout: Count = Field(
@@ -173,14 +123,12 @@ class TrainConfig(StrictModel):
     )
     lr: Rate = Field(default=1e-5, description="learning rate of the policy")
     value_lr: Rate | None = Field(default=None, description="null: lr")
-    lr_schedule: Literal["linear", "constant"] = Field(
-        default="linear", description="after the warmup: decay to 0, or not"
+    warmup_steps: Warmup = Field(
+        default=100, description="rollout steps; below 1: a share of all steps"
     )
-    warmup_steps: NonNegativeCount = Field(default=100, description="rollout steps")
     n_critic_warmup_steps: NonNegativeCount = Field(
         default=0, description="first rollout steps in which only the critic learns"
     )
-    optimizer: OptimizerName = Field(default="adamw", description=ABOUT_OPTIMIZER)
     adam_eps: Epsilon = Field(default=1e-5, description="epsilon of Adam")
     kl_threshold: Positive = Field(
         default=10.0,
@@ -190,18 +138,24 @@ class TrainConfig(StrictModel):
         ),
     )
     kl_patience: Count = Field(default=5, description="see kl_threshold")
-    clip_grad: bool = Field(default=True, description="clip the norm of the gradient")
-    max_grad_norm: Positive = Field(default=0.5, description="bound of the norm")
+    max_grad_norm: Positive | None = Field(
+        default=0.5, description="bound of the norm of the gradient; null: not clipped"
+    )
     dropout: bool = Field(default=False, description="use dropout in rollouts and updates")
     dropout_in_rollouts: bool | None = Field(
         default=None, description="null: as `dropout`; false with dropout=true is as published (D4)"
     )
-    gradient_checkpointing: bool = Field(default=False, description=ABOUT_CHECKPOINTING)
+    normalize_aspects: bool = Field(
+        default=False,
+        description=(
+            "divide each reward by its standard deviation over the batch's responses before"
+            " weighting"
+        ),
+    )
     shuffle: bool = Field(default=True, description="false: as published (D6)")
     average_microbatches: bool = Field(
         default=True, description="false: sum the losses of micro-batches, as published (D6)"
     )
-    seed: Seed = Field(default=42, description="of everything random in the run")
     cuda_deterministic: bool = Field(
         default=True,
         description=(
@@ -210,20 +164,16 @@ class TrainConfig(StrictModel):
         ),
     )
 
-    @model_validator(mode="after")
-    def _clipping_is_on(self):
-        if not self.clip_grad:
-            refuse(
-                unread_keys(
-                    self,
-                    ["max_grad_norm"],
-                    "since clip_grad is false: set clip_grad=true, or leave it out",
-                )
-            )
-        return self
+
+class RLEvaluationConfig(PolicyEvaluationConfig):
+    """The section `evaluation` of RL."""
+
+    metric: str = Field(
+        default="reward", description="dev metric that picks the best checkpoint, higher is better"
+    )
 
 
-class DataConfig(StrictModel):
+class RLDataConfig(StrictModel):
     """The section `data` of RL."""
 
     train_file: FilePath | None = Field(
@@ -235,19 +185,18 @@ class DataConfig(StrictModel):
     seed: Seed = Field(default=0, description="of generated prompts: their order, or a sample")
 
 
-class RLConfig(StrictModel):
+class RLConfig(RunConfig):
     """The config of a whole run. `fgrlhf.task_config.rl_config` adds a task's reward kinds."""
 
-    model: ModelConfig
+    model: RLModelConfig
     reward: dict[str, RewardKind]
     env: EnvConfig = EnvConfig()
     algorithm: AnyAlgorithm = PPOConfig()
-    train: TrainConfig = TrainConfig()
-    data: DataConfig = DataConfig()
-    parallel: ParallelConfig = ParallelConfig()
+    train: RLTrainConfig = RLTrainConfig()
+    data: RLDataConfig = RLDataConfig()
     sampler: AnySampler = LocalSamplerConfig()
+    evaluation: RLEvaluationConfig = RLEvaluationConfig()
     evaluation_metrics: EvaluationMetrics = Field(default=[], description=ABOUT_METRICS)
-    logging: LoggingConfig
 
     @model_validator(mode="wrap")
     @classmethod
@@ -257,23 +206,19 @@ class RLConfig(StrictModel):
             return read_with_ppo_section(tree, handler)
         return handler(tree)
 
-    @model_validator(mode="after")
-    def _sections_fit(self):
-        mistakes = [
+    def mistakes(self) -> list[str]:
+        return [
+            *super().mistakes(),
             *self._reward_mistakes(),
-            *self._model_mistakes(),
             *self._sampling_mistakes(),
             *self._critic_mistakes(),
             *self.algorithm.mistakes(self._settings_for_the_algorithm()),
-            *self._parallel_mistakes(),
             *self._sampler_mistakes(),
-            *best_metric_mistakes(self.train.best_metric, self.evaluation_metrics),
+            *best_metric_mistakes(self.evaluation.metric, self.evaluation_metrics),
         ]
-        refuse([("", text) for text in mistakes])
-        return self
 
     def _settings_for_the_algorithm(self) -> RunSettings:
-        generation = self.model.policy_model.train_generation_kwargs
+        generation = self.model.train_generation_kwargs
         return RunSettings(
             samples_per_prompt=self.env.train_num_samples_per_input,
             do_sample=generation.do_sample,
@@ -294,19 +239,13 @@ class RLConfig(StrictModel):
                 )
         return mistakes
 
-    def _model_mistakes(self) -> list[str]:
-        lora = self.model.policy_model.lora
-        if lora is None:
-            return []
-        return lora.mistakes("model.policy_model.lora", self.train.dropout)
-
     def _sampling_mistakes(self) -> list[str]:
-        beams = self.model.policy_model.train_generation_kwargs.num_beams
+        beams = self.model.train_generation_kwargs.num_beams
         K = self.env.train_num_samples_per_input
         if beams == 1 or K == 1:
             return []
         return [
-            f"model.policy_model.train_generation_kwargs.num_beams is {beams}, but beam search"
+            f"model.train_generation_kwargs.num_beams is {beams}, but beam search"
             f" finds one response per prompt, and env.train_num_samples_per_input is {K}: set"
             " num_beams=1 and do_sample=true, or set env.train_num_samples_per_input=1"
         ]
@@ -328,30 +267,25 @@ class RLConfig(StrictModel):
             ]
         return []
 
-    def _parallel_mistakes(self) -> list[str]:
-        policy = self.model.policy_model
+    def unsupported_by_fsdp2(self) -> Mapping[str, bool]:
         critic = self.model.value_model
-        algorithm = f"algorithm.name={self.algorithm.name}"
-        return self.parallel.mistakes(
-            {
-                "model.policy_model.lora.quantize": is_quantized(policy.lora),
-                "train.optimizer=adamw_8bit": self.train.optimizer == "adamw_8bit",
-                "model.policy_model.train_top_layers": policy.train_top_layers is not None,
-                "model.value_model.train_top_layers": critic.train_top_layers is not None,
-                algorithm: bool(own_hooks(algorithm_class(self.algorithm))),
-            }
-        )
+        has_hooks = bool(own_hooks(algorithm_class(self.algorithm)))
+        return {
+            **super().unsupported_by_fsdp2(),
+            "model.value_model.train_top_layers": critic.train_top_layers is not None,
+            f"algorithm.name={self.algorithm.name}": has_hooks,
+        }
 
     def _sampler_mistakes(self) -> list[str]:
         """Settings under which a server would not sample from the policy that is trained."""
         if not isinstance(self.sampler, VllmSamplerConfig):
             return []
-        generation = self.model.policy_model.train_generation_kwargs
+        generation = self.model.train_generation_kwargs
         way_out = "change it, or set sampler.kind=local"
         mistakes = []
         if not generation.do_sample:
             mistakes.append(
-                "model.policy_model.train_generation_kwargs.do_sample is false, but the server of"
+                "model.train_generation_kwargs.do_sample is false, but the server of"
                 f" `sampler` samples by probabilities: {way_out}"
             )
         elif self.logprob_temperature != generation.temperature:
@@ -388,7 +322,7 @@ class RLConfig(StrictModel):
     @property
     def inputs(self) -> list[str]:
         """Files and checkpoints that affect the result, but for the task's code."""
-        inputs = [self.model.policy_model.ckpt]
+        inputs = [self.model.ckpt]
         if self.needs_values and self.model.value_model.ckpt is not None:
             inputs.append(self.model.value_model.ckpt)
         for reward in self.reward.values():
@@ -418,23 +352,16 @@ class RLConfig(StrictModel):
         return sorted(keys)
 
     @property
-    def eval_sampling(self) -> Sampling:
-        """How evaluations on dev sample responses."""
-        generation = self.model.policy_model.eval_generation_kwargs
-        return generation.sampling(self.env.max_generated_len)
-
-    @property
     def train_sampling(self) -> Sampling:
         """How training samples responses."""
-        generation = self.model.policy_model.train_generation_kwargs
-        return generation.sampling(self.env.max_generated_len)
+        return self.model.train_generation_kwargs.sampling(self.model.max_generated_len)
 
     @property
     def logprob_temperature(self) -> float:
         """The temperature of log-probabilities in ratio and KL."""
         if self.env.logprob_temperature is not None:
             return self.env.logprob_temperature
-        generation = self.model.policy_model.train_generation_kwargs
+        generation = self.model.train_generation_kwargs
         return generation.temperature if generation.do_sample else 1.0
 
     @property

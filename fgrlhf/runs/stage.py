@@ -23,7 +23,6 @@ from fgrlhf.base.errors import UserError, first_problems, shorten
 from fgrlhf.base.files import read_json, sync, write_json
 from fgrlhf.base.program import why_refused
 from fgrlhf.base.secrets import mask_secrets, mask_tree
-from fgrlhf.configs.older_configs import with_new_keys
 from fgrlhf.configs.strict import StrictModel
 from fgrlhf.configs.yaml_files import read_yaml
 from fgrlhf.reward_utils import SEGMENTER_INPUT, installed_segmenter
@@ -429,7 +428,7 @@ def _setting_changes(path: Path, config: StrictModel) -> list[str]:
         recorded = read_yaml(path)
     except UserError as error:
         return [f"{error}, so its settings are not known"]
-    before = _flat(mask_tree(with_new_keys(recorded, config)))
+    before = _flat(mask_tree(recorded))
     now = _flat(mask_tree(config.model_dump(mode="json")))
     changes = []
     for key in {**before, **now}:

@@ -55,7 +55,7 @@ def rollout_metrics(
 ) -> dict[str, float]:
     """Means over responses of rewards, KL (both summed over tokens) and length; critic metrics.
 
-    With `algorithm.normalize_aspects`, `reward/penalized` is that of the normalised rewards; the
+    With `train.normalize_aspects`, `reward/penalized` is that of the normalised rewards; the
     total and the rewards by name keep their units.
     """
     mask_BT = rollout.response_mask_BT

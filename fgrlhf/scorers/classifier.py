@@ -15,7 +15,7 @@ from fgrlhf.reward_models.network_config import shape_of_config
 from fgrlhf.text_types import Prompt
 
 if TYPE_CHECKING:
-    from fgrlhf.scorers.kinds import ClassifierSettings
+    from fgrlhf.scorers.kinds import ClassifierScorer
 
 
 class LabelScorer:
@@ -26,7 +26,7 @@ class LabelScorer:
     a single output or a multi-label model (sigmoid):   p = sigmoid(z), log-odds = z
     """
 
-    def __init__(self, model: Any, tokenizer, config: "ClassifierSettings"):
+    def __init__(self, model: Any, tokenizer, config: "ClassifierScorer"):
         self.model = model
         self.tokenizer = tokenizer
         self.config = config
@@ -66,7 +66,7 @@ class LabelScorer:
         return None
 
     @classmethod
-    def load(cls, config: "ClassifierSettings", device: str, dtype: str) -> "LabelScorer":
+    def load(cls, config: "ClassifierScorer", device: str, dtype: str) -> "LabelScorer":
         """Load the classifier.
 
         Raises:
@@ -164,7 +164,7 @@ class LabelScorer:
         return log_odds if self.config.score == "log_odds" else log_odds.sigmoid()
 
 
-def _label_index(network_config, config: "ClassifierSettings") -> int:
+def _label_index(network_config, config: "ClassifierScorer") -> int:
     names = {str(name): int(index) for index, name in network_config.id2label.items()}
     if config.label not in names:
         raise UserError(

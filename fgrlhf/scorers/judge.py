@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 from fgrlhf.base.background import run_parallel, wait_for
 from fgrlhf.base.errors import shorten
 from fgrlhf.base.files import parse_json
-from fgrlhf.reward_models.spec import is_finite_number
+from fgrlhf.base.records import complaints
 from fgrlhf.scorers.answer_cache import AnswerCache, content_hash
 from fgrlhf.scorers.service import BadAnswer, Service, openai_message
 from fgrlhf.text_types import Prompt
 
 if TYPE_CHECKING:
-    from fgrlhf.scorers.kinds import JudgeSettings
+    from fgrlhf.scorers.kinds import JudgeScorer
 
 INSTRUCTIONS = """\
 You judge a response to a prompt. The criterion: {criterion}.
@@ -58,7 +58,7 @@ class Judge:
 
     def __init__(
         self,
-        settings: "JudgeSettings",
+        settings: "JudgeScorer",
         pause: Callable[[float], None] = time.sleep,
         wait: Callable[[threading.Event, float], bool] = wait_for,
     ):
@@ -192,4 +192,4 @@ class Judge:
 
 
 def _are_numbers(value: Any) -> bool:
-    return isinstance(value, list) and all(map(is_finite_number, value))
+    return not complaints(list[float], value)

@@ -19,9 +19,10 @@ from fgrlhf.scorers.base import OnDevice, RewardContext, TextScorer, TextScorerK
 from fgrlhf.scorers.service import Address, RemoteSettings, VariableName
 
 
-class ClassifierSettings(OnDevice):
-    """Settings of a Hugging Face text classifier."""
+class ClassifierScorer(OnDevice, TextScorerKind):
+    """Any Hugging Face text classifier: the probability or log-odds of one of its labels."""
 
+    kind: Literal["classifier"] = "classifier"
     ckpt: FilePath = Field(description="folder or hub name of a sequence classifier")
     label: str = Field(min_length=1, description="name of the label, as in the model's id2label")
     score: Literal["probability", "log_odds"] = Field(
@@ -44,21 +45,11 @@ class ClassifierSettings(OnDevice):
     )
     batch_size: Count = Field(default=32, description="texts per forward pass")
 
-    def classifier(self, context: RewardContext) -> TextScorer:
-        """Load the classifier."""
+    def build(self, context: RewardContext) -> TextScorer:
         from fgrlhf.scorers.classifier import LabelScorer
 
         context = self.placed(context)
         return LabelScorer.load(self, context.device, context.dtype)
-
-
-class ClassifierScorer(ClassifierSettings, TextScorerKind):
-    """Any Hugging Face text classifier: the probability or log-odds of one of its labels."""
-
-    kind: Literal["classifier"] = "classifier"
-
-    def build(self, context: RewardContext) -> TextScorer:
-        return self.classifier(context)
 
     def model_folders(self) -> tuple[str, ...]:
         return (self.ckpt,)
@@ -127,11 +118,12 @@ class LinearScorerKind(TextScorerKind):
         return (self.ckpt,)
 
 
-class JudgeSettings(RemoteSettings):
-    """How a language model judges. `url` ends before `/chat/completions`."""
+class JudgeScorer(RemoteSettings, TextScorerKind):
+    """A language model that scores texts, by an OpenAI-compatible interface."""
 
     may_change = (*RemoteSettings.may_change, "token_env", "parallel")
 
+    kind: Literal["judge"] = "judge"
     url: Address = Field(
         description="address before `/chat/completions`, such as https://api.example.com/v1"
     )
@@ -160,22 +152,13 @@ class JudgeSettings(RemoteSettings):
             refuse([("high", f"{self.high:g} is not above low={self.low:g}")])
         return self
 
-    def judge(self) -> TextScorer:
+    def build(self, context: RewardContext) -> TextScorer:
         """The judge with these settings. Raises `UserError` if its token or class is missing."""
         from fgrlhf.scorers.judge import Judge  # loads torch
 
         if self.of is None:
             return Judge(self)
         return make_object("judge", self.of, {"settings": self}, "messages(prompt, text, segments)")
-
-
-class JudgeScorer(JudgeSettings, TextScorerKind):
-    """A language model that scores whole texts, by an OpenAI-compatible interface."""
-
-    kind: Literal["judge"] = "judge"
-
-    def build(self, context: RewardContext) -> TextScorer:
-        return self.judge()
 
 
 class PythonScorer(TextScorerKind):

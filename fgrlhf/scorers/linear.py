@@ -16,9 +16,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field
 from safetensors.numpy import load_file, save_file
 from scipy.special import expit
 from sklearn.feature_extraction.text import TfidfVectorizer
@@ -26,8 +27,9 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss, roc_auc_score
 
 from fgrlhf.base.errors import UserError, shorten
-from fgrlhf.base.files import read_json, write_json
-from fgrlhf.configs.strict import Count, Positive, StrictModel
+from fgrlhf.base.files import write_json
+from fgrlhf.base.records import Record, read_record
+from fgrlhf.configs.strict import Count, Positive
 from fgrlhf.text_types import Prompt
 
 SPEC_FILE = "linear_scorer.json"
@@ -39,11 +41,19 @@ INVERSE_L2 = 2.0  # C of scikit-learn: larger values fit the training texts more
 INVERSE_L2_TRIED = (1.0, 2.0, 5.0, 10.0, 20.0)  # if there are held-out texts to choose by
 
 
-class LinearScorerSpec(StrictModel):
+def _words(vocabulary: list[str]) -> list[str]:
+    if not vocabulary or len(set(vocabulary)) < len(vocabulary):
+        raise ValueError("is empty or has a word twice")
+    return vocabulary
+
+
+class LinearScorerSpec(Record, extra="forbid"):
     """The content of `linear_scorer.json`."""
 
     label: str = Field(description="the scorer gives the probability of this label")
-    vocabulary: list[str] = Field(description="the words, in the order of the weights")
+    vocabulary: Annotated[list[str], AfterValidator(_words)] = Field(
+        description="the words, in the order of the weights"
+    )
     texts: Count = Field(description="number of texts it was trained on")
     inverse_l2: Positive = Field(description="C of the penalty in scikit-learn")
     auc: float | None = Field(description="area under the ROC curve on held-out texts")
@@ -105,15 +115,8 @@ class LinearScorer:
                 f"{folder} has no {SPEC_FILE}, so it is not a linear scorer: give the folder of"
                 " one, or train one first"
             )
-        try:
-            spec = LinearScorerSpec.model_validate(read_json(path))
-        except ValidationError as error:
-            problem = error.errors()[0]
-            key = ".".join(str(part) for part in problem["loc"])
-            raise UserError(
-                f"{path} does not describe a linear scorer: {shorten(key)}:"
-                f" {shorten(problem['msg'])}. Restore it, or train the scorer again"
-            ) from None
+        way_out = "Restore it, or train the scorer again"
+        spec = read_record(path, LinearScorerSpec, "used as a linear scorer", way_out)
         try:
             tensors = load_file(folder / WEIGHTS_FILE)
         except Exception as error:  # the file can contain anything
@@ -132,8 +135,6 @@ class LinearScorer:
 def _problem(spec: LinearScorerSpec, tensors: dict[str, np.ndarray]) -> str | None:
     """Why the tensors are not those that the spec describes; None if they are."""
     words = len(spec.vocabulary)
-    if words == 0 or len(set(spec.vocabulary)) < words:
-        return "its vocabulary is empty or has a word twice"
     for name, shape in {"idf": (words,), "weights": (words,), "bias": (1,)}.items():
         tensor = tensors.get(name)
         if tensor is None:

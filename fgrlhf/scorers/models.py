@@ -40,7 +40,7 @@ class WithoutError:
                 raise UserError(
                     "a reward model's input was cut before the end of the response's first segment,"
                     " so it has no score: shorten the prompts, or use a model with a larger"
-                    " model.max_length"
+                    " model.max_input_len"
                 )
             scores.append(self.aggregate(known) if known else 1.0)
         return scores

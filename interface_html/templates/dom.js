@@ -52,6 +52,9 @@ window.FG = window.FG || {};
     const node = $("message");
     node.textContent = FG.oneStop(text);
     node.className = kind || "";
+    // In a narrow window a long message scrolls: then Tab reaches it, and the arrow keys scroll it.
+    if (node.scrollHeight > node.clientHeight + 1) node.tabIndex = 0;
+    else node.removeAttribute("tabindex");
   };
 
   // Whether a dialog is open, whose keys are its own, or the page takes no input.

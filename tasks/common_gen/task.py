@@ -2,8 +2,9 @@
 
 from typing import Any
 
+from fgrlhf.base.records import RowError, check_texts
 from fgrlhf.data.published import PublishedSet
-from fgrlhf.data.rows import Row, RowError, check_texts
+from fgrlhf.data.rows import Row
 from fgrlhf.text_types import Prompt
 from tasks.text_task import HIDDEN_TEST, text_task
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from fgrlhf.data.checks import refuse_rows
+from fgrlhf.base.records import Problem, refuse_rows
 from fgrlhf.data.formats import read_prompts
 from fgrlhf.report.display import Display
 from fgrlhf.task import Task
@@ -30,8 +30,8 @@ def read_puzzles(source: str | Path) -> list[Prompt]:
     for number, prompt in enumerate(prompts):
         problem = groups_problem(prompt.meta.get("groups"))
         if problem is not None:
-            problems.append(f"row {number}, groups: {problem}")
-    refuse_rows(source, problems, "read as puzzles")
+            problems.append(Problem(number, "groups", problem, str(source)))
+    refuse_rows(problems, "read as puzzles")
     return prompts
 
 

@@ -1,12 +1,13 @@
 """DailyDialog: the next utterance of an everyday conversation, with the labelled intent."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from fgrlhf.base.records import AnyText, Record, RowError, read
 from fgrlhf.data.published import PublishedSet
-from fgrlhf.data.rows import Row, RowError, check_list, check_place, check_texts
+from fgrlhf.data.rows import Row
 from fgrlhf.rewards.kind import RewardKind
 from fgrlhf.scorers.base import RewardContext, TextScorer, score_texts
 from fgrlhf.scorers.kinds import AnyTextScorer
@@ -19,18 +20,24 @@ Intent = Literal["inform", "question", "directive", "commissive"]
 INTENTS = ("", "inform", "question", "directive", "commissive")  # by the number in the set
 
 
+class Dialog(Record):
+    """A row of the set: utterances, and the numbers of their intents."""
+
+    dialog: list[AnyText]
+    act: list[Annotated[int, Field(ge=1, lt=len(INTENTS))]]
+
+    @model_validator(mode="after")
+    def _has_an_intent_for_each(self):
+        counts = len(self.act), len(self.dialog)
+        if counts[0] != counts[1]:
+            raise RowError("act", f"has {counts[0]} intents for {counts[1]} utterances")
+        return self
+
+
 def utterances(row: Row) -> list[tuple[str, str]]:
     """The utterances of a dialog with their intents. Raises `RowError`."""
-    texts = check_texts("dialog", row.get("dialog"), may_be_blank=True)
-    acts = check_list("act", row.get("act"))
-    if len(acts) != len(texts):
-        raise RowError("act", f"has {len(acts)} intents for {len(texts)} utterances")
-    result = []
-    for number, (text, act) in enumerate(zip(texts, acts)):
-        if check_place(f"act[{number}]", act, len(INTENTS), "intents are 1 to 4") == 0:
-            raise RowError(f"act[{number}]", "is 0, but intents are 1 to 4")
-        result.append((text, INTENTS[act]))
-    return result
+    dialog = read(Dialog, row.values)
+    return [(text, INTENTS[act]) for text, act in zip(dialog.dialog, dialog.act)]
 
 
 def prompts(row: Row) -> list[dict[str, Any]]:

@@ -19,10 +19,12 @@ from pydantic import Field
 from fgrlhf.algorithms.registry import ALGORITHMS
 from fgrlhf.base.errors import UserError
 from fgrlhf.configs.strict import Count, FilePath
-from fgrlhf.pipeline import compare as pipeline_compare
-from fgrlhf.pipeline.compare import with_settings
+from fgrlhf.pipeline.compare import comparison_stages, conclude, with_settings
+from fgrlhf.pipeline.comparison import RunComparison
+from fgrlhf.pipeline.comparison_page import table
 from fgrlhf.pipeline.experiments import Run
 from fgrlhf.pipeline.stages import Stage
+from fgrlhf.pipeline.study import Plan, Study
 from tasks.experiments import qa
 from tasks.experiments.stages import keys, module_stage
 from tasks.qa_feedback.display import DISPLAY
@@ -118,27 +120,32 @@ def needed_files(names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(files))
 
 
-class MiniComparison:
-    """`fgrlhf compare` with these runs, as a study."""
-
-    settings = Settings
-
-    def run(self, settings: Settings) -> None:
-        """Run the missing stages, write summary.json and index.html, and print the table."""
-        out, base = settings.folder, settings.base
-        experiment = settings.experiment(*needed_files(settings.names))
-        before = [corrected_examples(base, out)] if CORRECTED_SFT in settings.names else []
-        pipeline_compare.compare(
-            experiment,
-            [run_of(name, settings.steps, out) for name in settings.names],
-            settings.seed_list,
-            str(base / "sft"),
-            qa.plan_of(base),
-            "oracle/gold",
-            DISPLAY,
-            settings.lane_count,
-            before,
-        )
+def runs_of(settings: Settings) -> list[Run]:
+    return [run_of(name, settings.steps, settings.folder) for name in settings.names]
 
 
-STUDY = MiniComparison()
+def plan(settings: Settings) -> Plan:
+    base, seeds = settings.base, settings.seed_list
+    runs = runs_of(settings)
+    experiment = settings.experiment(*needed_files(settings.names))
+    stages = comparison_stages(experiment, runs, seeds, str(base / "sft"), qa.plan_of(base))
+    if CORRECTED_SFT in settings.names:
+        stages.insert(0, corrected_examples(base, settings.folder))
+    experiment.announce(len(runs), seeds, settings.lane_count)
+    return Plan(experiment, stages, settings.lane_count)
+
+
+def results(settings: Settings, plan: Plan) -> RunComparison:
+    """The comparison with the SFT policy, which is also written."""
+    sft = str(settings.base / "sft")
+    runs, seeds = runs_of(settings), settings.seed_list
+    return conclude(plan.experiment, runs, seeds, sft, "test", "oracle/gold", DISPLAY)
+
+
+STUDY = Study(
+    Settings,
+    plan,
+    results,
+    table=lambda result: table(result, DISPLAY),
+    pages={"page": "index.html"},
+)

@@ -212,7 +212,7 @@ class Seed:
             # another seed in each part, or both would have the same questions
             f"train.seed={derive_seed(self.number, 'part', part) % 2**32}",
             f"train.total_episodes={self.settings.episodes}",
-            f"model.policy_model.ckpt={start}",
+            f"model.ckpt={start}",
             f"model.value_model.ckpt={start}",
             f"logging.save_dir={self.experiment.out / name}",
             f"logging.run_name={arm}-{part}",

@@ -5,8 +5,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from fgrlhf.base.records import check_place
 from fgrlhf.data.published import Part, PublishedSet
-from fgrlhf.data.rows import Row, check_place
+from fgrlhf.data.rows import Row
 from fgrlhf.rewards.kind import RewardKind
 from fgrlhf.scorers.base import RewardContext, TextScorer, score_texts
 from fgrlhf.scorers.kinds import AnyTextScorer

@@ -2,8 +2,9 @@
 
 from typing import Any
 
+from fgrlhf.base.records import check_text
 from fgrlhf.data.published import PublishedSet
-from fgrlhf.data.rows import Row, check_text, look_up
+from fgrlhf.data.rows import Row, look_up
 from tasks.text_task import nothing, text_task
 
 PREFIX = "translate English to German: "

@@ -16,8 +16,8 @@ from pydantic import AfterValidator
 
 from fgrlhf.base.errors import UserError, counted, shorten
 from fgrlhf.base.files import read_jsonl, write_text
+from fgrlhf.base.records import refuse_rows
 from fgrlhf.data.judgements import Judgement
-from fgrlhf.data.problems import DataError
 from fgrlhf.data.read import read_rows
 from fgrlhf.reward_models.prefix import Prefix
 from fgrlhf.text_types import Prompt
@@ -189,8 +189,7 @@ def read_feedback_files(*paths: str | Path) -> list[list[FeedbackRow]]:
     problems = []
     for path, rows in zip(paths, files):
         problems += feedback_problems(rows, str(path))
-    if problems:
-        raise DataError(problems)
+    refuse_rows(problems)
     return [[FeedbackRow(row) for row in rows] for rows in files]
 
 
@@ -256,8 +255,7 @@ def read_samples(path: str | Path) -> list[dict[str, Any]]:
     if not rows:
         raise UserError(f"{path} is empty, so it has no samples. {way_out}")
     problems = sample_problems(rows, str(path))
-    if problems:
-        raise DataError(problems)
+    refuse_rows(problems)
     return rows
 
 
@@ -274,8 +272,7 @@ def write_feedback(path: str | Path, rows: Iterable[FeedbackRow]) -> None:
     """
     rows = list(rows)
     problems = feedback_problems([row.raw for row in rows], str(path))
-    if problems:
-        raise DataError(problems)
+    refuse_rows(problems)
     write_text(path, feedback_text(rows))
 
 
@@ -295,8 +292,7 @@ def load_examples(path: str | Path) -> list[Prompt]:
             " train.json"
         )
     problems = example_problems(rows, str(path))
-    if problems:
-        raise DataError(problems)
+    refuse_rows(problems)
     prompts = []
     for i, row in enumerate(rows):
         meta = {key: value for key, value in row.items() if key not in ("text", "answer")}

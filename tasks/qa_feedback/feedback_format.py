@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fgrlhf.base.errors import UserError
-from fgrlhf.data.problems import Complaint
+from fgrlhf.base.records import Complaint
 from fgrlhf.reward_utils import default_segmenter
 from fgrlhf.text_types import Prompt
 from interface_html.format import (
@@ -78,7 +78,7 @@ class QAFeedbackFormat:
         """Problems of the judgements in a row; an item has none yet."""
         if not set(FEEDBACK_KEYS) & set(row):
             return []
-        return [(problem.field, problem.reason) for problem in feedback_problems([row], "")]
+        return [(problem.key, problem.reason) for problem in feedback_problems([row], "")]
 
     def feedback_row(self, schema: Schema, item: Item) -> dict[str, Any]:
         """A row with its keys in the order of the published files."""

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fgrlhf.base.errors import shorten
+from fgrlhf.base.records import RowError, check_list, check_object, check_text
 from fgrlhf.data.format import span_in
 from fgrlhf.data.judgements import (
     NO_ERROR,
@@ -22,7 +23,7 @@ from fgrlhf.data.judgements import (
     missing_evidence,
     missing_places,
 )
-from fgrlhf.data.rows import Row, RowError, check_list, check_object, check_text
+from fgrlhf.data.rows import Row
 from fgrlhf.text_types import Prompt
 from tasks.qa_feedback.feedback import ERRORS, MISSING, error_json
 

@@ -1,35 +1,39 @@
-"""Validation of qa-feedback rows. A problem has a file, a row, a field and a reason."""
+"""The rows of qa-feedback: what their keys hold, and which places in their texts exist."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Literal, get_args
 
-from fgrlhf.data.problems import (
+from pydantic import AfterValidator, Field, model_validator
+
+from fgrlhf.base.records import (
+    ABSENT,
+    AnyText,
     Complaint,
     Problem,
-    SentenceKeys,
-    choice_problems,
-    filled_text_problems,
-    filled_value_problems,
-    is_int,
-    key_problems,
-    list_problems,
-    not_a,
-    overlap_problems,
-    row_problems,
-    sentence_problems,
+    Record,
+    RowError,
+    Text,
+    read,
+    read_each,
     shown,
-    source_list_problems,
-    source_problems,
+)
+from fgrlhf.data.places import (
+    SentenceKeys,
+    Source,
+    overlap_problems,
+    sentence_problems,
     span_problems,
-    text_problems,
-    text_value_problems,
 )
 
-FACTUAL_ERRORS = ("Wrong-Grounding", "Unverifiable")
-NON_FACTUAL_ERRORS = ("Irrelevant", "Redundant", "Incoherent")
-MINOR_INFO = "Missing-Minor-Auxiliary"
-MISSING_INFO = ("Missing-Answer", "Missing-Major-Auxiliary", MINOR_INFO)
+Factual = Literal["Wrong-Grounding", "Unverifiable"]
+NonFactual = Literal["Irrelevant", "Redundant", "Incoherent"]
+Missing = Literal["Missing-Answer", "Missing-Major-Auxiliary", "Missing-Minor-Auxiliary"]
+FACTUAL_ERRORS, NON_FACTUAL_ERRORS = get_args(Factual), get_args(NonFactual)
+MISSING_INFO = get_args(Missing)
+MINOR_INFO = MISSING_INFO[-1]
+ANSWERS = 4
+OUTCOMES = "0 (tie), 1 (first better), 2 (second better)"
 
 PASSAGE_SENTENCES = SentenceKeys(id="passage_id", sentences="sentence_id", noun="passage")
 
@@ -39,149 +43,169 @@ def feedback_problems(rows: Sequence[Any], file: str) -> list[Problem]:
 
     `feedback` and `preference` are each optional: a row needs one of them.
     """
-    return row_problems(rows, file, _feedback_row)
+    return read_each(enumerate(rows), lambda _, row: read(JudgedAnswers, row), file)[1]
 
 
 def example_problems(rows: Sequence[Any], file: str) -> list[Problem]:
     """All problems of the rows of {train,dev,test,train_1k}.json, in order; [] if none."""
-    return row_problems(rows, file, _example_row)
+    return read_each(enumerate(rows), lambda _, row: read(Example, row), file)[1]
 
 
-def sample_problems(rows: Sequence[Any], file: str, answers: int = 4) -> list[Problem]:
-    """All problems of the lines of a `samples.jsonl`, in order; [] if they can be used.
+def sample_problems(rows: Sequence[Any], file: str) -> list[Problem]:
+    """All problems of the lines of a `samples.jsonl`, in order; [] if they can be used."""
+    line_of_id: dict[str, int | str] = {}
 
-    Args:
-      rows: the values of the lines.
-      file: the file's name, for the problems.
-      answers: how many predictions each line must have.
-    """
-    problems: list[Problem] = []
-    line_of_id: dict[str, int] = {}
-    for line, row in enumerate(rows, 1):
-        complaints = list(_sample_row(row, answers))
-        name = row.get("id") if isinstance(row, dict) else None
-        if isinstance(name, str):
-            if name in line_of_id:
-                line_of_first = line_of_id[name]
-                complaints.append(("id", f"{shown(name)} is also the id of line {line_of_first}"))
-            line_of_id.setdefault(name, line)
-        problems += [Problem(file, line, *complaint, place="line") for complaint in complaints]
-    return problems
+    def read_line(line: int | str, row: Any) -> None:
+        name = read(Sample, row).id
+        if line_of_id.setdefault(name, line) != line:
+            raise RowError("id", f"{shown(name)} is also the id of line {line_of_id[name]}")
+
+    return read_each(enumerate(rows, 1), read_line, file, place="line")[1]
 
 
-# ---- rows ----------------------------------------------------------------------------------------
+# ---- keys ----------------------------------------------------------------------------------------
 
 
-def _feedback_row(row: Any) -> Iterator[Complaint]:
-    if not isinstance(row, dict):
-        yield "row", not_a(dict, row)
-        return
-    yield from filled_text_problems(row, "", "question")
-    yield from text_problems(row, "", "gold", *(f"prediction {i}" for i in range(1, 5)))
-    wrong_passages = source_list_problems(row, "passages")
-    yield from wrong_passages
-    passages = None if wrong_passages else row["passages"]
-    if "feedback" not in row and "preference" not in row:
-        yield "feedback", "missing, and so is `preference`: a row needs at least one of them"
-    if "feedback" in row:
-        yield from _feedback(row, passages)
-    if "preference" in row:
-        yield from _preference(row)
+def _outcome(value: int) -> int:
+    if value not in (0, 1, 2):
+        raise ValueError(f"{shown(value)} is none of {OUTCOMES}")
+    return value
 
 
-def _feedback(row: Mapping[str, Any], passages: list | None) -> Iterator[Complaint]:
-    yield from key_problems(row, "", "feedback", dict)
-    feedback = row["feedback"]
-    if isinstance(feedback, dict):
-        yield from text_problems(feedback, "feedback.", "corrected-prediction")
-        for key in ("errors", "missing-info"):
-            yield from key_problems(feedback, "feedback.", key, list)
-        if isinstance(feedback.get("errors"), list):
-            yield from _errors(feedback["errors"], row.get("prediction 1"), passages)
-        if isinstance(feedback.get("missing-info"), list):
-            for i, info in enumerate(feedback["missing-info"]):
-                yield from _missing_info(info, f"feedback.missing-info[{i}]", passages)
-
-
-def _example_row(row: Any) -> Iterator[Complaint]:
-    if not isinstance(row, dict):
-        yield "row", not_a(dict, row)
-        return
-    yield from filled_text_problems(row, "", "text", "question")
-    wrong_answers = key_problems(row, "", "answer", list)
-    yield from wrong_answers or list_problems(row["answer"], "answer", filled_value_problems)
-    if row.get("answer") == []:
-        yield "answer", "is empty: at least one reference answer is needed"
-    yield from _passages(row)
-
-
-def _sample_row(row: Any, answers: int) -> Iterator[Complaint]:
-    if not isinstance(row, dict):
-        yield "line", not_a(dict, row)
-        return
-    yield from filled_text_problems(row, "", "id", "question")
-    yield from _passages(row)
-    wrong = key_problems(row, "", "predictions", list)
-    yield from wrong or list_problems(row["predictions"], "predictions", text_value_problems)
-    predictions = row.get("predictions")
-    if isinstance(predictions, list) and len(predictions) != answers:
-        count = f"has {len(predictions)} entries, must have {answers}"
-        yield "predictions", f"{count}: sample them with num_samples={answers}"
-
-
-def _passages(row: Mapping[str, Any]) -> Iterator[Complaint]:
-    wrong = key_problems(row, "", "passages", list)
-    yield from wrong or list_problems(row["passages"], "passages", _passage)
-
-
-def _passage(passage: Any, field: str) -> Iterator[Complaint]:
-    """A passage of a prompts file: a list [title, sentence, ...], or {wikipage, content}."""
-    if isinstance(passage, dict):
-        yield from text_problems(passage, f"{field}.", "wikipage", "content")
-    else:
-        yield from source_problems(passage, field)
-
-
-def _preference(row: Mapping[str, Any]) -> Iterator[Complaint]:
-    yield from key_problems(row, "", "preference", list)
-    preference = row.get("preference")
-    if not isinstance(preference, list):
-        return
-    if len(preference) != 6:
+def _one_per_pair(outcomes: list[int]) -> list[int]:
+    if len(outcomes) != ANSWERS * (ANSWERS - 1) // 2:
         pairs = "must have 6: outputs 1v2, 1v3, 1v4, 2v3, 2v4, 3v4"
-        yield "preference", f"has {len(preference)} entries, {pairs}"
-    for i, value in enumerate(preference):
-        if not is_int(value) or value not in (0, 1, 2):
-            values = "0 (tie), 1 (first better), 2 (second better)"
-            yield f"preference[{i}]", f"{shown(value)} is none of {values}"
+        raise ValueError(f"has {len(outcomes)} entries, {pairs}")
+    return outcomes
 
 
-# ---- error spans and missing information ---------------------------------------------------------
+class ComparedAnswers(Record):
+    """A question with its passages and four answers, and which of each two is better, if known."""
+
+    question: Text
+    passages: list[Source]
+    answer_1: AnyText = Field(alias="prediction 1")
+    answer_2: AnyText = Field(alias="prediction 2")
+    answer_3: AnyText = Field(alias="prediction 3")
+    answer_4: AnyText = Field(alias="prediction 4")
+    preference: Annotated[
+        list[Annotated[int, AfterValidator(_outcome)]], AfterValidator(_one_per_pair)
+    ] = ABSENT
 
 
-def _errors(errors: list, text: Any, passages: list | None) -> Iterator[Complaint]:
+class MarkedError(Record):
+    """An error in the first answer."""
+
+    type: Literal[Factual, NonFactual] = Field(alias="error type")
+    explanation: AnyText
+    start: int
+    end: int
+
+
+class MissingInformation(Record):
+    """Sentences of a passage that the first answer lacks."""
+
+    type: Missing = Field(alias="error type")
+    passage_id: int
+    sentence_id: list[int]
+
+
+class Annotation(Record):
+    """What an annotator says about the first answer."""
+
+    errors: list[MarkedError]
+    missing: list[MissingInformation] = Field(alias="missing-info")
+    corrected: AnyText = Field(alias="corrected-prediction")
+
+
+class JudgedAnswers(ComparedAnswers):
+    """A row of a feedback file."""
+
+    gold: AnyText
+    feedback: Annotation = ABSENT
+
+    @model_validator(mode="after")
+    def _places_exist(self):
+        problems: list[Complaint] = []
+        if self.feedback is not None:
+            problems += _span_problems(self.feedback.errors, self.answer_1, self.passages)
+            for i, info in enumerate(self.feedback.missing):
+                ids = info.model_dump(include={"passage_id", "sentence_id"})
+                field = f"feedback.missing-info[{i}]"
+                problems += sentence_problems(ids, field, self.passages, PASSAGE_SENTENCES)
+        elif self.preference is None:
+            reason = "missing, and so is `preference`: a row needs at least one of them"
+            problems.append(("feedback", reason))
+        if problems:
+            raise RowError.of(problems)
+        return self
+
+
+class WikiPassage(Record):
+    """A passage that is not divided into sentences."""
+
+    wikipage: AnyText
+    content: AnyText
+
+
+def _passage(value: Any) -> Any:
+    return read(WikiPassage if isinstance(value, dict) else Source, value)
+
+
+def _references(answers: list[str]) -> list[str]:
+    if not answers:
+        raise ValueError("is empty: at least one reference answer is needed")
+    return answers
+
+
+class Asked(Record):
+    """A question with its passages."""
+
+    question: Text
+    passages: list[Annotated[Any, AfterValidator(_passage)]]
+
+
+class Example(Asked):
+    """A row of {train,dev,test,train_1k}.json."""
+
+    text: Text
+    answer: Annotated[list[Text], AfterValidator(_references)]
+
+
+def _four(answers: list[str]) -> list[str]:
+    if len(answers) != ANSWERS:
+        count = f"has {len(answers)} entries, must have {ANSWERS}"
+        raise ValueError(f"{count}: sample them with num_samples={ANSWERS}")
+    return answers
+
+
+class Sample(Asked):
+    """A line of samples.jsonl."""
+
+    id: Text
+    predictions: Annotated[list[AnyText], AfterValidator(_four)]
+
+
+# ---- places --------------------------------------------------------------------------------------
+
+
+def _span_problems(
+    errors: Sequence[MarkedError], text: str, passages: list[list[str]]
+) -> Iterator[Complaint]:
+    """Error spans must be whole words of the answer, and must not overlap."""
     spans = []  # (start, end, index in the annotator's order)
     for i, error in enumerate(errors):
         field = f"feedback.errors[{i}]"
-        if not isinstance(error, dict):
-            yield field, not_a(dict, error)
-            continue
-        yield from choice_problems(error, field, "error type", FACTUAL_ERRORS + NON_FACTUAL_ERRORS)
-        yield from text_problems(error, f"{field}.", "explanation")
-        explanation = error.get("explanation")
-        if error.get("error type") == "Wrong-Grounding" and isinstance(explanation, str):
-            yield from _grounding(explanation, f"{field}.explanation", passages)
-        wrong = key_problems(error, f"{field}.", "start", int)
-        wrong += key_problems(error, f"{field}.", "end", int)
-        if not wrong and isinstance(text, str):
-            wrong = list(span_problems(error["start"], error["end"], text, field, "prediction 1"))
-            if not any("range" in reason for _, reason in wrong):
-                spans.append((error["start"], error["end"], i))
+        if error.type == "Wrong-Grounding":
+            yield from _grounding(error.explanation, f"{field}.explanation", passages)
+        wrong = list(span_problems(error.start, error.end, text, field, "prediction 1"))
+        if not any("range" in reason for _, reason in wrong):
+            spans.append((error.start, error.end, i))
         yield from wrong
     yield from overlap_problems(spans, "feedback.errors", "errors")
 
 
-def _grounding(explanation: str, field: str, passages: list | None) -> Iterator[Complaint]:
+def _grounding(explanation: str, field: str, passages: list[list[str]]) -> Iterator[Complaint]:
     """The explanation of a Wrong-Grounding error: free text, or contradicted sentences as JSON."""
     if not explanation.startswith("{"):
         return
@@ -192,11 +216,3 @@ def _grounding(explanation: str, field: str, passages: list | None) -> Iterator[
         yield field, f"{shown(explanation)} is not valid JSON or is too large; {way_out}"
         return
     yield from sentence_problems(ids, field, passages, PASSAGE_SENTENCES)
-
-
-def _missing_info(info: Any, field: str, passages: list | None) -> Iterator[Complaint]:
-    if not isinstance(info, dict):
-        yield field, not_a(dict, info)
-        return
-    yield from choice_problems(info, field, "error type", MISSING_INFO)
-    yield from sentence_problems(info, field, passages, PASSAGE_SENTENCES)

@@ -1,23 +1,24 @@
 """ToTTo: describe the highlighted cells of a table in a sentence."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Annotated, Any
 
+from pydantic import Field
+
+from fgrlhf.base.records import AnyText, Record, RowError, check_list, check_place, check_text, read
 from fgrlhf.data.published import PublishedSet
-from fgrlhf.data.rows import (
-    Row,
-    RowError,
-    check_list,
-    check_object,
-    check_place,
-    check_text,
-    look_up,
-)
+from fgrlhf.data.rows import Row, look_up
 from fgrlhf.metrics.parent import parent
 from fgrlhf.text_types import Prompt
 from tasks.text_task import HIDDEN_TEST, nothing, text_task
 
-Cell = Mapping[str, Any]
+
+class Cell(Record):
+    """A cell of a table."""
+
+    value: AnyText
+    column_span: Annotated[int, Field(ge=0, lt=10_000)]
+    is_header: Any = False
 
 
 def prompts(row: Row) -> list[dict[str, Any]]:
@@ -32,15 +33,15 @@ def prompts(row: Row) -> list[dict[str, Any]]:
     page = row.text("table_page_title")
     section = row.text("table_section_title", may_be_blank=True)
     about = check_text("table_section_text", row.get("table_section_text") or "", True)
-    table = checked_table(row.get("table"))
+    table = read(list[list[Cell]], row.get("table"), "table")
     places = []
     for number, place in enumerate(check_list("highlighted_cells", row.get("highlighted_cells"))):
         places.append(checked_place(f"highlighted_cells[{number}]", place, table))
     cells = "".join(cell_text(table, line, column) for line, column in places)
     titled = {"page_title": page, "section_title": section}
     titles = "".join(f"<{tag}> {title} </{tag}> " for tag, title in titled.items() if title)
-    values = [cell["value"] for line in table for cell in line]
-    records = [table[line][column]["value"] for line, column in places]
+    values = [cell.value for line in table for cell in line]
+    records = [table[line][column].value for line, column in places]
     return [
         {
             "prompt": f"<table> {cells}</table>{titles}<table> {cells}</table>",
@@ -60,31 +61,17 @@ def checked_place(key: str, place: Any, table: Sequence[Sequence[Cell]]) -> tupl
     return line, check_place(f"{key}[1]", place[1], width, f"the row has {width} cells")
 
 
-def checked_table(value: Any) -> list[list[Cell]]:
-    """The rows of cells. Raises `RowError`."""
-    table = []
-    for number, line in enumerate(check_list("table", value)):
-        cells = []
-        for column, cell in enumerate(check_list(f"table[{number}]", line)):
-            key = f"table[{number}][{column}]"
-            cells.append(check_object(key, cell))
-            check_text(f"{key}.value", cell.get("value"), may_be_blank=True)
-            check_place(f"{key}.column_span", cell.get("column_span"), 10_000, "at most 9,999")
-        table.append(cells)
-    return table
-
-
 def cell_text(table: Sequence[Sequence[Cell]], line: int, column: int) -> str:
     """A cell, the headers above it and the headers to its left."""
     columns = covered(table[line])[column]
-    text = f"<cell> {table[line][column]['value']} "
+    text = f"<cell> {table[line][column].value} "
     for above in table[:line]:
         for cell, other in zip(above, covered(above)):
-            if cell.get("is_header") and set(other) & set(columns):
-                text += f"<col_header> {cell['value']} </col_header> "
+            if cell.is_header and set(other) & set(columns):
+                text += f"<col_header> {cell.value} </col_header> "
     for cell in table[line][:column]:
-        if cell.get("is_header"):
-            text += f"<row_header> {cell['value']} </row_header> "
+        if cell.is_header:
+            text += f"<row_header> {cell.value} </row_header> "
     return f"{text}</cell> "
 
 
@@ -93,8 +80,8 @@ def covered(cells: Sequence[Cell]) -> list[range]:
     ranges = []
     start = 0
     for cell in cells:
-        ranges.append(range(start, start + cell["column_span"]))
-        start += cell["column_span"]
+        ranges.append(range(start, start + cell.column_span))
+        start += cell.column_span
     return ranges
 
 

@@ -15,7 +15,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from fgrlhf.data.rows import RowError, check_list, check_object, check_text
+from fgrlhf.base.records import RowError, check_list, check_object, check_text
 
 RESPONSES = ".responses"
 SUGGESTION = ".suggestion"

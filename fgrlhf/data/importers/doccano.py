@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fgrlhf.base.records import RowError, check_list, check_text
 from fgrlhf.data.importers.files import (
     optional_text,
     read_objects,
@@ -16,7 +17,6 @@ from fgrlhf.data.importers.report import Report
 from fgrlhf.data.judgements import NO_ERROR, SOURCE, JudgedResponse, Judgement
 from fgrlhf.data.locate import READING_OF
 from fgrlhf.data.offsets import UTF16_UNIT
-from fgrlhf.data.rows import RowError, check_list, check_text
 
 CORRECTION = "correction"  # the key of a row for a better version of its text
 MARK_KEYS = ("label", "labels", "entities")  # keys of marks, which are also the aspect

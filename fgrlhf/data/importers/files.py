@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from fgrlhf.base import records
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.files import parse_json, read_text
-from fgrlhf.data.checks import type_name
-from fgrlhf.data.importers.report import Problem, Report
+from fgrlhf.base.records import RowError, check_number, check_text, type_name
+from fgrlhf.data.importers.report import Report
 from fgrlhf.data.read import read_rows
-from fgrlhf.data.rows import RowError, check_number, check_text
 from fgrlhf.data.shapes import PromptText, conversation_prompt, messages_of
 from fgrlhf.runs.progress import progress_bar
 from fgrlhf.text_types import Prompt
@@ -158,20 +158,11 @@ def read_each(
       read: (number from 0, row, report) -> an item. It returns None for a row that is left out,
         after it has reported this, and raises `RowError` for a malformed row.
     """
-    items = []
-    for number, row in numbered(rows, report):
-        if not isinstance(row, Mapping):
-            reason = f"must be an object, it is {type_name(row)}"
-            report.malformed.append(Problem(number, "row", reason))
-            continue
-        try:
-            item = read(number, row, report)
-        except RowError as error:
-            report.malformed.append(Problem(number, error.key, error.reason))
-            continue
-        if item is not None:
-            items.append(item)
-    return items
+    items, malformed = records.read_each(
+        numbered(rows, report), lambda number, row: read(number, row, report)
+    )
+    report.malformed += malformed
+    return [item for item in items if item is not None]
 
 
 def numbered(rows: Sequence[Item], report: Report) -> Iterator[tuple[int, Item]]:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fgrlhf.base.records import Problem, RowError, check_list, check_object, check_text
 from fgrlhf.data.importers.files import (
     TAB,
     list_in,
@@ -17,7 +18,7 @@ from fgrlhf.data.importers.files import (
     text_prompt,
     whole_number,
 )
-from fgrlhf.data.importers.report import Problem, Report
+from fgrlhf.data.importers.report import Report
 from fgrlhf.data.importers.tags import Untagged, untag
 from fgrlhf.data.judgements import (
     NO_ERROR,
@@ -29,7 +30,6 @@ from fgrlhf.data.judgements import (
 )
 from fgrlhf.data.locate import CODE_POINTS, WHOLE, fold, shifted
 from fgrlhf.data.read import read_rows
-from fgrlhf.data.rows import RowError, check_list, check_object, check_text
 from fgrlhf.text_types import Prompt
 
 HALLUCINATION = "hallucination"  # the aspect

@@ -10,11 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fgrlhf.base.records import RowError, check_list, check_text
 from fgrlhf.data.comparisons import Answer, Comparison
 from fgrlhf.data.importers.files import optional_text, read_objects, row_id, whole_number
 from fgrlhf.data.importers.report import Report
 from fgrlhf.data.judgements import JudgedResponse, Judgement
-from fgrlhf.data.rows import RowError, check_list, check_text
 from fgrlhf.data.shapes import PromptText, conversation_prompt, messages_of
 from fgrlhf.text_types import Prompt
 

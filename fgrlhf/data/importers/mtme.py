@@ -7,6 +7,7 @@ from typing import Any
 
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.files import parse_json, read_text
+from fgrlhf.base.records import Problem, RowError, check_list, check_object, check_text
 from fgrlhf.data.importers.files import (
     any_number,
     numbered,
@@ -15,10 +16,9 @@ from fgrlhf.data.importers.files import (
     row_id,
     whole_number,
 )
-from fgrlhf.data.importers.report import Problem, Report
+from fgrlhf.data.importers.report import Report
 from fgrlhf.data.importers.translations import MQM, UNPLACED, category_parts, is_no_error
 from fgrlhf.data.judgements import NO_ERROR, RESPONSE, SOURCE, JudgedResponse, Judgement
-from fgrlhf.data.rows import RowError, check_list, check_object, check_text
 from fgrlhf.text_types import Prompt
 
 RATINGS = ".rating"  # the end of the name of a file of an evaluation set

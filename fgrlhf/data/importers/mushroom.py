@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from fgrlhf.base.records import RowError, check_list, check_object, check_text
 from fgrlhf.data.importers.files import (
     any_number,
     optional_text,
@@ -15,7 +16,6 @@ from fgrlhf.data.importers.files import (
 from fgrlhf.data.importers.hallucinations import HALLUCINATION
 from fgrlhf.data.importers.report import Report
 from fgrlhf.data.judgements import NO_ERROR, JudgedResponse, Judgement
-from fgrlhf.data.rows import RowError, check_list, check_object, check_text
 
 SHARE = "share of annotators"  # the aspect of soft labels
 MARKS = ("annotations", "hard_labels", "soft_labels")

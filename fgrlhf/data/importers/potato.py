@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fgrlhf.base.errors import UserError, shorten
-from fgrlhf.data.checks import type_name
+from fgrlhf.base.records import Problem, RowError, check_list, check_object, check_text, type_name
 from fgrlhf.data.importers.clean_answers import UNMARKED, with_clean_answers
 from fgrlhf.data.importers.files import (
     optional_text,
@@ -15,12 +15,11 @@ from fgrlhf.data.importers.files import (
     text_prompt,
     whole_number,
 )
-from fgrlhf.data.importers.report import Problem, Report
+from fgrlhf.data.importers.report import Report
 from fgrlhf.data.importers.shown_texts import ShownText, text_of_html
 from fgrlhf.data.importers.tools import COMMENT, TEXT_KEYS
 from fgrlhf.data.judgements import NO_ERROR, RESPONSE, SOURCE, JudgedResponse, Judgement
 from fgrlhf.data.read import read_rows
-from fgrlhf.data.rows import RowError, check_list, check_object, check_text
 
 UNCHECKED = ("", "false", "off", "no")  # values of a choice that was not made
 CHECKED = ("true", "on")

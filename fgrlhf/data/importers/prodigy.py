@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fgrlhf.base.records import RowError, check_list, check_object, check_place, check_text
 from fgrlhf.data.accepted import ACCEPT, ANSWERS
 from fgrlhf.data.importers.files import (
     any_number,
@@ -18,7 +19,6 @@ from fgrlhf.data.importers.files import (
 from fgrlhf.data.importers.report import Report
 from fgrlhf.data.importers.tools import COMMENT
 from fgrlhf.data.judgements import NO_ERROR, SOURCE, SPAN_ASPECT, JudgedResponse, Judgement
-from fgrlhf.data.rows import RowError, check_list, check_object, check_place, check_text
 
 MANUAL = ("ner_manual", "spans_manual")  # interfaces in which people mark spans
 # keys that say how a task was shown, or that are read

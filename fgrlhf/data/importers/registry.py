@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fgrlhf.base.errors import UserError, shorten
-from fgrlhf.data.checks import refuse_rows
+from fgrlhf.base.records import refuse_rows
 from fgrlhf.data.format import Format
 from fgrlhf.data.formats import COMPARISONS, JUDGEMENTS
 from fgrlhf.data.importers import (
@@ -145,7 +145,9 @@ def import_items(
     items = [_without_written_keys(item, importer.format.name, report) for item in items]
     items = [_without_outer_blanks(item, report) for item in items]
     items = [_with_cluster(item, importer.cluster) for item in items]
-    refuse_rows(source, [str(problem) for problem in report.malformed], f"read as {name}")
+    refuse_rows(
+        [replace(problem, file=str(source)) for problem in report.malformed], f"read as {name}"
+    )
     if not items:
         raise UserError(
             f"{source} has no row of {name} that could be imported: "

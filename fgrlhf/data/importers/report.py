@@ -6,26 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fgrlhf.base.errors import shorten
+from fgrlhf.base.records import Problem, shown
 from fgrlhf.data.locate import CODE_POINTS, FOUND, MARKED, Reading, locate
-from fgrlhf.data.problems import shown
-
-
-@dataclass(frozen=True)
-class Problem:
-    """A part of a row that could not be imported.
-
-    Args:
-      row: the number of the row, from 0.
-      key: the part, as a path in the source's own keys, such as `labels[2].start`.
-      reason: why, without a full stop.
-    """
-
-    row: int
-    key: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f"row {self.row}, `{shorten(self.key, 80)}`: {self.reason}"
 
 
 @dataclass
@@ -123,7 +105,10 @@ class Report:
             "dropped_spans": self.dropped_spans,
             "losses": dict(self.losses.most_common()),
             "notes": dict(self.notes.most_common()),
-            "problems": [vars(problem) for problem in self.problems],
+            "problems": [
+                {"row": problem.row, "key": problem.key, "reason": problem.reason}
+                for problem in self.problems
+            ],
         }
 
     def lines(self) -> list[str]:

@@ -11,11 +11,11 @@ from html import unescape
 from html.parser import HTMLParser
 from typing import Any
 
+from fgrlhf.base.records import RowError, check_object, check_text
 from fgrlhf.data.importers.files import optional_text, whole_number
 from fgrlhf.data.importers.report import Report
 from fgrlhf.data.locate import CODE_POINTS, UTF16
 from fgrlhf.data.offsets import UTF16_UNIT, to_code_points
-from fgrlhf.data.rows import RowError, check_object, check_text
 
 TURN_TEXTS = ("text", "content")  # keys of a turn of a dialog
 TURN_NAMES = ("author", "role", "name")

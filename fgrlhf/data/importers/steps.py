@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from fgrlhf.base.errors import shorten
+from fgrlhf.base.records import LeftOutError, check_text
 from fgrlhf.data.formats import STEPS
 from fgrlhf.data.importers.files import read_objects, whole_number
 from fgrlhf.data.importers.report import Report
 from fgrlhf.data.judgements import JudgedResponse
-from fgrlhf.data.rows import Columns, LeftOutError, Row, check_text
+from fgrlhf.data.rows import Columns, Row
 from fgrlhf.data.shapes import AFTER_MARKS, text_after_marks
 
 PRM800K_COLUMNS = {"prompt": "question.problem", "steps": "label.steps"}  # a task's word

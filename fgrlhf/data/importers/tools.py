@@ -6,6 +6,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fgrlhf.base.records import (
+    RowError,
+    check_list,
+    check_number,
+    check_object,
+    check_text,
+    check_texts,
+)
 from fgrlhf.data.importers.argilla_forms import nested
 from fgrlhf.data.importers.clean_answers import UNMARKED, with_clean_answers
 from fgrlhf.data.importers.files import (
@@ -21,14 +29,6 @@ from fgrlhf.data.judgements import NO_ERROR, RESPONSE, SOURCE, JudgedResponse, J
 from fgrlhf.data.label_studio_project import RESPONSE_KEYS as TEXT_KEYS
 from fgrlhf.data.label_studio_project import read_project
 from fgrlhf.data.locate import UTF16
-from fgrlhf.data.rows import (
-    RowError,
-    check_list,
-    check_number,
-    check_object,
-    check_text,
-    check_texts,
-)
 
 COMMENT = "comment"  # the label of a free text about a whole response
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 
 from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.base.records import Problem, RowError
 from fgrlhf.data.importers.files import (
     list_in,
     numbered,
@@ -13,9 +14,8 @@ from fgrlhf.data.importers.files import (
     table,
     whole_number,
 )
-from fgrlhf.data.importers.report import Problem, Report
+from fgrlhf.data.importers.report import Report
 from fgrlhf.data.judgements import NO_ERROR, JudgedResponse, Judgement
-from fgrlhf.data.rows import RowError
 from fgrlhf.text_types import Prompt
 
 TOXIC = "toxic"  # the aspect, and the label of spans without a type

@@ -9,6 +9,15 @@ from typing import Any
 
 from fgrlhf.base.errors import shorten
 from fgrlhf.base.files import parse_json
+from fgrlhf.base.records import (
+    Problem,
+    RowError,
+    check_list,
+    check_object,
+    check_place,
+    check_text,
+    check_texts,
+)
 from fgrlhf.data.importers.files import (
     TAB,
     any_number,
@@ -19,19 +28,11 @@ from fgrlhf.data.importers.files import (
     table,
     whole_number,
 )
-from fgrlhf.data.importers.report import Problem, Report
+from fgrlhf.data.importers.report import Report
 from fgrlhf.data.importers.tags import Untagged, untag
 from fgrlhf.data.judgements import NO_ERROR, RESPONSE, SOURCE, JudgedResponse, Judgement
 from fgrlhf.data.locate import Reading
 from fgrlhf.data.offsets import UTF16_UNIT, units_of
-from fgrlhf.data.rows import (
-    RowError,
-    check_list,
-    check_object,
-    check_place,
-    check_text,
-    check_texts,
-)
 from fgrlhf.text_types import Prompt
 
 # ---- MQM tables ----------------------------------------------------------------------------------

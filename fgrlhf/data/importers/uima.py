@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.base.records import Problem, RowError, check_text
 from fgrlhf.data.importers.clean_answers import UNMARKED, with_clean_answers
 from fgrlhf.data.importers.files import numbered, optional_text
-from fgrlhf.data.importers.report import Problem, Report
+from fgrlhf.data.importers.report import Report
 from fgrlhf.data.judgements import NO_ERROR, JudgedResponse, Judgement
-from fgrlhf.data.rows import RowError, check_text
 from fgrlhf.text_types import Prompt
 
 TYPES_FILE = "TypeSystem.xml"

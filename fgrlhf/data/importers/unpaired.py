@@ -5,11 +5,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fgrlhf.base.records import RowError
 from fgrlhf.data.comparisons import Answer, Comparison
 from fgrlhf.data.format import prompt_of, prompt_text, references_of, response_text
 from fgrlhf.data.importers.files import read_objects
 from fgrlhf.data.importers.report import Report
-from fgrlhf.data.rows import Row, RowError
+from fgrlhf.data.rows import Row
 from fgrlhf.text_types import Prompt
 
 

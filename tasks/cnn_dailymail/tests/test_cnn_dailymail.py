@@ -2,7 +2,8 @@
 
 import pytest
 
-from fgrlhf.data.rows import Row, RowError
+from fgrlhf.base.records import RowError
+from fgrlhf.data.rows import Row
 from fgrlhf.text_types import Prompt
 from tasks.cnn_dailymail.task import TASK, prompts
 

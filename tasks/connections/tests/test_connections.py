@@ -335,7 +335,7 @@ def test_a_mistake_is_in_two_groups():
 def test_rows_without_a_solution_are_refused(groups, problem, tmp_path):
     good = {"prompt": "Sort: a, b, c, d", "groups": [["a", "b"], ["c", "d"]]}
     write_json(tmp_path / "rows.json", [good, {"prompt": "Sort.", "groups": groups}])
-    with pytest.raises(UserError, match=f"(?s)rows.json.*row 1, groups: .*{problem}"):
+    with pytest.raises(UserError, match=f"(?s)rows.json.*row 1, `groups`: .*{problem}"):
         read_puzzles(tmp_path / "rows.json")
 
 
@@ -402,7 +402,7 @@ def test_every_stage_runs(folder):
     config = load_config(SFTConfig, TRAINING / "mini_sft_config.yml", short)
     run_sft.train(config, TASK)
     steps = ["train.total_episodes=8", "train.sampling_batch_size_per_card=2"]
-    steps += ["env.train_num_samples_per_input=2", "train.eval_examples=2"]
+    steps += ["env.train_num_samples_per_input=2", "evaluation.examples=2"]
     dense = str(TRAINING / "mini_dense_config.yml")
     rl.main([task, dense, *steps])
     evaluate.main(

@@ -249,15 +249,13 @@ def test_the_configs_of_paper_scale(environment):
     """Wu et al. (2023), section 3, and what differs between the two rewards."""
     dense = load_config(rl_config(TASK), PAPER_DENSE)
     holistic = load_config(rl_config(TASK), PAPER_HOLISTIC).model_dump()
-    assert dense.model.policy_model.ckpt == "gpt2-large"
-    sampling = dense.model.policy_model.train_generation_kwargs.sampling(
-        dense.env.max_generated_len
-    )
+    assert dense.model.ckpt == "gpt2-large"
+    sampling = dense.model.train_generation_kwargs.sampling(dense.model.max_generated_len)
     assert (sampling.top_p, sampling.temperature, sampling.max_new_tokens) == (0.9, 1.0, 48)
     steps = dense.train.total_episodes / (
         dense.train.sampling_batch_size_per_card * dense.env.train_num_samples_per_input
     )
-    assert steps == 600 and 75 % dense.train.eval_interval == 0
+    assert steps == 600 and 75 % dense.evaluation.every_steps == 0
     tree = dense.model_dump()
     assert tree["evaluation_metrics"][0]["scorer"] == tree["reward"]["toxicity"]["scorer"]
     assert tree["reward"]["toxicity"].pop("level") == "sentence"
@@ -274,11 +272,11 @@ def test_every_stage_runs(environment, source):
     model = ["tasks.detoxification", f"output_dir={environment}/model", "width=16", "heads=2"]
     tiny_model.main([*model, f"train_file={data}/train.json", "words=kind friend day ."])
     short = [
-        "model.policy_model.train_top_layers=1",
+        "model.train_top_layers=1",
         "train.total_episodes=8",
         "train.sampling_batch_size_per_card=2",
         "env.train_num_samples_per_input=2",
-        "train.eval_examples=2",
+        "evaluation.examples=2",
     ]
     for path in (DENSE, HOLISTIC):
         rl.main(["tasks.detoxification", str(path), *short])

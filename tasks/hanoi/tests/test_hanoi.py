@@ -138,7 +138,7 @@ def test_every_stage_runs(output_dir):
         "train.total_episodes=8",
         "train.sampling_batch_size_per_card=2",
         "env.train_num_samples_per_input=2",
-        "train.eval_examples=2",
+        "evaluation.examples=2",
         "train.n_critic_warmup_steps=0",
     ]
     rl.main([task, str(FOLDER / "mini_dense_config.yml"), *short])

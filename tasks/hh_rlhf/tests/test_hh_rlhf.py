@@ -271,12 +271,12 @@ def test_every_stage_runs(tmp_path, monkeypatch, capsys):
     training = FOLDER / "training"
     short = ["train.max_steps=2", "evaluation.every_steps=2"]
     run_sft.main(
-        ["tasks.hh_rlhf", str(training / "mini_sft_config.yml"), *short, "data.dev_examples=4"]
+        ["tasks.hh_rlhf", str(training / "mini_sft_config.yml"), *short, "evaluation.examples=4"]
     )
     run_pref_rm.main(
         ["tasks.hh_rlhf", str(FOLDER / "reward_modeling" / "mini_rm_config.yml"), *short]
     )
-    few = ["train.eval_examples=4"]
+    few = ["evaluation.examples=4"]
     config = str(training / "mini_rl_config.yml")
     rl.main(["tasks.hh_rlhf", config, "train.total_episodes=128", *few])
     dpo.main(["tasks.hh_rlhf", str(training / "mini_dpo_config.yml"), "train.epochs=1", *few])

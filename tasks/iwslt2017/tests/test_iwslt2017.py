@@ -2,8 +2,9 @@
 
 import pytest
 
+from fgrlhf.base.records import RowError
 from fgrlhf.configs.strict import load_config
-from fgrlhf.data.rows import Row, RowError
+from fgrlhf.data.rows import Row
 from fgrlhf.rewards.build import build_reward
 from fgrlhf.scorers.base import RewardContext
 from fgrlhf.task_config import rl_config

@@ -2,7 +2,8 @@
 
 import pytest
 
-from fgrlhf.data.rows import Row, RowError
+from fgrlhf.base.records import RowError
+from fgrlhf.data.rows import Row
 from tasks.narrative_qa.task import prompts
 
 ROW = {

@@ -82,7 +82,7 @@ def train(folder: Path, *overrides: str) -> dict[str, dict[str, float]]:
 
 def test_every_stage_runs(tmp_path, monkeypatch):
     monkeypatch.setenv("OUTPUT_DIR", str(tmp_path))
-    summary = train(tmp_path, "train.total_episodes=128", "train.eval_examples=4")
+    summary = train(tmp_path, "train.total_episodes=128", "evaluation.examples=4")
     assert {"reward", "reward/increasing", "reward/date"} <= set(summary)
     assert summary["reward/increasing"]["mean"] < 0.6  # the mean over the prompts of this game
 

@@ -20,16 +20,16 @@ import random
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_json, write_jsonl
 from fgrlhf.base.program import run_main
+from fgrlhf.base.records import Record, Text, read_all
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import Count, FilePath, Seed, StrictModel
-from fgrlhf.data.checks import refuse_rows
 from fgrlhf.data.read import check_not_input, read_rows
 from fgrlhf.data.split import hash_share
 from tasks.reasoning.answers import MARK, answer_of
@@ -84,25 +84,22 @@ def read_problems(path: Path) -> list[dict[str, str]]:
       UserError: a row has no question, no answer, or an answer without a number.
     """
     rows = read_rows(path)
-    problems = []
-    for number, row in enumerate(rows):
-        reason = _problem(row)
-        if reason is not None:
-            problems.append(f"row {number}, {reason}")
-    refuse_rows(path, problems)
+    read_all(AnsweredQuestion, rows, path, "trained on")
     return rows
 
 
-def _problem(row: Any) -> str | None:
-    if not isinstance(row, dict):
-        return "must be an object"
-    for key in ("question", "answer"):
-        if not isinstance(row.get(key), str) or not row[key].strip():
-            return f"`{key}`: must be a text that is not blank"
-    _, mark, after = row["answer"].rpartition(MARK)
+def _with_number(answer: str) -> str:
+    _, mark, after = answer.rpartition(MARK)
     if not mark or answer_of(after) is None:
-        return f"`answer`: must end with `{MARK}` and a number"
-    return None
+        raise ValueError(f"must end with `{MARK}` and a number")
+    return answer
+
+
+class AnsweredQuestion(Record):
+    """A row of the published files."""
+
+    question: Text
+    answer: Annotated[Text, AfterValidator(_with_number)]
 
 
 def prompt_of(row: dict[str, str]) -> str:

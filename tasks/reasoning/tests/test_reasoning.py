@@ -314,12 +314,12 @@ def test_prepare(tmp_path, capsys):
 @pytest.mark.parametrize(
     "row, message",
     [
-        ({"question": "a"}, "row 0, `answer`: must be a text"),
+        ({"question": "a"}, "row 0, `answer`: missing"),
         ({"question": " ", "answer": "#### 3"}, "row 0, `question`: must be a text"),
         ({"question": "a", "answer": "3"}, "row 0, `answer`: must end with `####` and a number"),
         ({"question": "a", "answer": "#### three"}, "row 0, `answer`: must end with"),
         ({"question": "a", "answer": "2 + 1 = 3\n####"}, "row 0, `answer`: must end with"),
-        (3, "row 0, must be an object"),
+        (3, "row 0: must be an object"),
     ],
 )
 def test_malformed_rows(tmp_path, row, message):

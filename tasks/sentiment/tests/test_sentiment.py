@@ -96,11 +96,11 @@ def test_every_stage_runs(environment):
     model = ["tasks.sentiment", f"output_dir={environment}/model", "width=16", "heads=2"]
     tiny_model.main([*model, "words=good bad lovely awful ."])
     short = [
-        "model.policy_model.train_top_layers=1",
+        "model.train_top_layers=1",
         "train.total_episodes=8",
         "train.sampling_batch_size_per_card=2",
         "env.train_num_samples_per_input=2",
-        "train.eval_examples=2",
+        "evaluation.examples=2",
     ]
     for path in (DENSE, HOLISTIC):
         rl.main(["tasks.sentiment", str(path), *short])

@@ -2,9 +2,10 @@
 
 import pytest
 
-from fgrlhf.data.rows import Row, RowError
+from fgrlhf.base.records import RowError, read
+from fgrlhf.data.rows import Row
 from fgrlhf.text_types import Prompt
-from tasks.totto.task import TASK, cell_text, prompts
+from tasks.totto.task import TASK, Cell, cell_text, prompts
 
 
 def cell(value, header=False, span=1):
@@ -28,12 +29,13 @@ CELLS = (
     "<table> <cell> Moons <col_header> All </col_header> <col_header> Title </col_header>"
     " <row_header> 2012 </row_header> </cell> </table>"
 )
+CELLS_OF_TABLE = read(list[list[Cell]], TABLE)
 
 
 def test_a_cell_has_the_headers_above_and_to_its_left():
-    assert f"<table> {cell_text(TABLE, 2, 2)}</table>" == CELLS
+    assert f"<table> {cell_text(CELLS_OF_TABLE, 2, 2)}</table>" == CELLS
     # the year is a header itself, below the first header of two
-    assert cell_text(TABLE, 2, 0) == (
+    assert cell_text(CELLS_OF_TABLE, 2, 0) == (
         "<cell> 2012 <col_header> All </col_header> <col_header> Year </col_header> </cell> "
     )
 
