@@ -31,12 +31,11 @@ from benchmarks.peer_common import (
     train_trl,
     trl_settings,
 )
-from benchmarks.peers import Choice, Comparison, Measured, Side
+from benchmarks.peers import Choice, Measured, PeerComparison, Side
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.seeds import derive_seed
 from fgrlhf.configs.strict import validate
-from fgrlhf.data.comparisons import Answer
-from fgrlhf.data.comparisons import Comparison as Compared
+from fgrlhf.data.comparisons import Answer, Comparison
 from fgrlhf.data.token_comparisons import encode_comparisons
 from fgrlhf.dpo import DPOTrainer
 from fgrlhf.policy import load_policy
@@ -60,7 +59,7 @@ class Work(Start):
     """The input of both sides: the checkpoint, and the pairs in training order."""
 
     size: Size
-    comparisons: Sequence[Compared]
+    comparisons: Sequence[Comparison]
 
 
 def prepare(folder: Path, size: Size) -> Work:
@@ -75,7 +74,7 @@ def prepare(folder: Path, size: Size) -> Work:
     for i in range(size.pairs * size.steps):
         prompt = Prompt(str(i), words.text(draw.randint(*size.prompt_words)))
         texts = [" " + words.text(draw.randint(*size.answer_words)) for _ in range(2)]
-        comparisons.append(Compared(prompt, tuple(Answer(text) for text in texts), ((0, 1),)))
+        comparisons.append(Comparison(prompt, tuple(Answer(text) for text in texts), ((0, 1),)))
     comparisons.sort(key=lambda c: len(c.prompt.text))
     return Work(folder, size, comparisons)
 
@@ -195,9 +194,9 @@ def check(work: Work) -> dict[str, Any]:
     }
 
 
-def comparison(size: Size = Size()) -> Comparison:
+def comparison(size: Size = Size()) -> PeerComparison:
     micros = [{"micro": m} for m in (1, 2, 4, 8) if size.pairs % m == 0]
-    return Comparison(
+    return PeerComparison(
         name="dpo",
         package="trl",
         unit="pairs",

@@ -39,7 +39,7 @@ from benchmarks.peer_common import (
     train_trl,
     trl_settings,
 )
-from benchmarks.peers import Choice, Comparison, Measured, Side
+from benchmarks.peers import Choice, Measured, PeerComparison, Side
 from fgrlhf.algorithms.grpo import GRPO
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.seeds import derive_seed
@@ -333,10 +333,10 @@ def check_short(work: Work) -> dict[str, Any]:
     return check(replace(work, size=short, prompts=work.prompts[:1]))
 
 
-def _comparison(name: str, model: str, size: Size, goal: float, prepare, check) -> Comparison:
+def _comparison(name: str, model: str, size: Size, goal: float, prepare, check) -> PeerComparison:
     micros = [m for m in (4, 8, 16) if size.responses % m == 0 and m % size.samples == 0]
     choices = [{"micro": m} for m in micros]
-    return Comparison(
+    return PeerComparison(
         name=name,
         package="trl",
         unit="responses",
@@ -353,12 +353,12 @@ def _comparison(name: str, model: str, size: Size, goal: float, prepare, check) 
     )
 
 
-def comparison(size: Size = Size()) -> Comparison:
+def comparison(size: Size = Size()) -> PeerComparison:
     model = f"GPT-2 of {size.layers} layers, d {size.width}"
     return _comparison("grpo", model, size, 1.3, prepare, check)
 
 
-def comparison_smollm2() -> Comparison:
+def comparison_smollm2() -> PeerComparison:
     size = Size(prompt_tokens=700, tokens=64, prompts=2, samples=4, steps=2)
     model = "SmolLM2-135M-Instruct"
     return _comparison("smollm2", model, size, 3.0, prepare_smollm2, check_short)

@@ -30,7 +30,7 @@ from benchmarks.peer_common import (
     train_trl,
     trl_settings,
 )
-from benchmarks.peers import Choice, Comparison, Measured, Side
+from benchmarks.peers import Choice, Measured, PeerComparison, Side
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_json
 from fgrlhf.base.seeds import derive_seed
@@ -300,13 +300,13 @@ def check(work: Work) -> dict[str, Any]:
     }
 
 
-def comparison(size: Size = Size()) -> Comparison:
+def comparison(size: Size = Size()) -> PeerComparison:
     choices_of_trl = []
     for sampling in ("sequential", "group_by_length"):
         for micro in (1, 2, 3, 6, 12):
             if size.pairs % micro == 0:
                 choices_of_trl.append({"micro": micro, "sampling": sampling})
-    return Comparison(
+    return PeerComparison(
         name="reward_trainer",
         package="trl",
         unit="pairs",

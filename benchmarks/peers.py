@@ -2,10 +2,10 @@
 
     python -m benchmarks.peers [--rows reward_trainer] [--rounds 5] [--tune] [--out outputs]
 
-A row of the table is a `Comparison`: two sides that do the same work in one process, in alternating
-order. The table lists the medians, the ratio of every round and their median, and each side's peak
-memory in a separate process. Before anything is timed, the row's own `check` verifies that both
-sides compute the same.
+A row of the table is a `PeerComparison`: two sides that do the same work in one process, in
+alternating order. The table lists the medians, the ratio of every round and their median, and each
+side's peak memory in a separate process. Before anything is timed, the row's own `check` verifies
+that both sides compute the same.
 
 `--tune` first tries all settings that a row lists for its sides and times the fastest ones; by
 default each side uses its first setting. The results are written to `bench_peers.json` and
@@ -37,7 +37,7 @@ from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_json, write_text
 from fgrlhf.base.program import run_main
 
-# row -> function that returns its `Comparison`, imported when the row is run
+# row -> function that returns its `PeerComparison`, imported when the row is run
 ROWS = {
     "reward_trainer": "benchmarks.peer_reward_trainer:comparison",
     "dpo": "benchmarks.peer_dpo:comparison",
@@ -79,7 +79,7 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PeerComparison:
     """One row of the table.
 
     `package`: what must be installed.
@@ -108,7 +108,7 @@ def require(package: str) -> None:
         raise UserError(f"{package} is not installed, but this comparison needs it: {INSTALL}")
 
 
-def row(name: str) -> Comparison:
+def row(name: str) -> PeerComparison:
     if name not in ROWS:
         raise UserError(f"there is no row `{name}`; choose from {', '.join(ROWS)}")
     module, _, function = ROWS[name].partition(":")
@@ -134,7 +134,7 @@ def paired(ours: Sequence[Measured], peer: Sequence[Measured]) -> dict[str, Any]
 
 
 def alternate(
-    comparison: Comparison, work: Any, choices: Mapping[str, Choice], rounds: int
+    comparison: PeerComparison, work: Any, choices: Mapping[str, Choice], rounds: int
 ) -> dict[str, Any]:
     """Run both sides in each round; every other round begins with the peer."""
     sides = {side: partial(comparison.side(side).run, work, choices[side]) for side in SIDES}
@@ -149,7 +149,7 @@ def alternate(
     return paired([run["ours"] for run in runs], [run["peer"] for run in runs])
 
 
-def fastest(comparison: Comparison, work: Any) -> tuple[dict[str, Choice], dict[str, list]]:
+def fastest(comparison: PeerComparison, work: Any) -> tuple[dict[str, Choice], dict[str, list]]:
     """Try all settings of both sides once. Returns each side's best setting and all rates."""
     best = {}
     tried = {}
@@ -188,7 +188,7 @@ def memory_of(name: str, side: str, choice: Choice) -> dict[str, float]:
 
 
 def compare(
-    comparison: Comparison, rounds: int, tune: bool = False, memory: Callable = memory_of
+    comparison: PeerComparison, rounds: int, tune: bool = False, memory: Callable = memory_of
 ) -> dict[str, Any]:
     """Measure one row."""
     require(comparison.package)

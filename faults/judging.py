@@ -48,7 +48,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Difference:
+class FileDifference:
     """Names of the files that differ from those of the uninterrupted run."""
 
     lost: tuple[str, ...] = ()
@@ -113,9 +113,9 @@ def _without_timings(value: Any) -> Any:
     return value
 
 
-def compare(expected: dict[str, str], taken: dict[str, str]) -> Difference:
+def compare(expected: dict[str, str], taken: dict[str, str]) -> FileDifference:
     """The files that are lost, stray or different in `taken`."""
-    return Difference(
+    return FileDifference(
         lost=tuple(name for name in expected if name not in taken),
         stray=tuple(name for name in taken if name not in expected),
         other=tuple(name for name in expected if name in taken and taken[name] != expected[name]),
@@ -152,7 +152,7 @@ def judged(
 
 
 @dataclass(frozen=True)
-class Reference:
+class WholeRun:
     """The files of a run, its number of changes, its CPU time and seconds, and its folder."""
 
     files: dict[str, str]
@@ -167,7 +167,7 @@ class Reference:
         return [path.stat().st_size for path in self.folder.rglob("*") if path.is_file()]
 
 
-def reference_run(stage: Stage, folder: Path) -> Reference:
+def reference_run(stage: Stage, folder: Path) -> WholeRun:
     """Run a stage to its end in an empty folder. Raises `RuntimeError` if it fails."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -177,7 +177,7 @@ def reference_run(stage: Stage, folder: Path) -> Reference:
         raise RuntimeError(
             f"the uninterrupted run of {stage.name} failed ({ended.code}):\n{ended.output}"
         )
-    return Reference(
+    return WholeRun(
         snapshot(folder / "run"),
         ended.changes,
         ended.cpu,
@@ -195,7 +195,7 @@ class References:
     def __init__(self, folder: Path):
         self.folder, self.known = folder, {}
 
-    def of(self, stage: Stage) -> Reference:
+    def of(self, stage: Stage) -> WholeRun:
         if stage.name not in self.known:
             self.known[stage.name] = reference_run(stage, self.folder / stage.name)
         return self.known[stage.name]

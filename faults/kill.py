@@ -12,7 +12,7 @@ from pathlib import Path
 
 from faults.campaign import Kind, in_child
 from faults.child import Command, CrashPoint, run
-from faults.judging import Outcome, Reference, judged, snapshot
+from faults.judging import Outcome, WholeRun, judged, snapshot
 from faults.world import Stage
 
 SHARES = {  # stage -> trials at scale 1
@@ -84,7 +84,7 @@ class Kill(Kind):
             deaths.append(self._death(rng, reference, rng.randrange(count), count))
         return kill_trial(stage, reference, deaths, folder, TITLES[name])
 
-    def _death(self, rng, reference: Reference, number: int, count: int) -> dict:
+    def _death(self, rng, reference: WholeRun, number: int, count: int) -> dict:
         """Two of three trials are evenly spaced crash points; the third is a random death."""
         if number % 3 == 2:
             return {"die_after": rng.random() * reference.cpu}
@@ -99,7 +99,7 @@ class Kill(Kind):
 
 
 def kill_trial(
-    stage: Stage, reference: Reference, deaths: list[dict], folder: Path, row: str = ""
+    stage: Stage, reference: WholeRun, deaths: list[dict], folder: Path, row: str = ""
 ) -> Outcome:
     """Run a stage with these deaths one after another, then until it ends, and compare."""
     kills = 0

@@ -61,7 +61,7 @@ CASES = tuple(
 
 
 @dataclass(frozen=True)
-class Reference:
+class WholeGroup:
     """The files of an uninterrupted run, and the CPU seconds of each process."""
 
     files: dict[str, str]
@@ -125,7 +125,7 @@ class Ranks(Kind):
 
     def __init__(self, bench):
         super().__init__(bench)
-        self.references: dict[tuple[str, str], Reference] = {}
+        self.references: dict[tuple[str, str], WholeGroup] = {}
 
     def stage(self, case: Case) -> Stage:
         arguments = (f"parallel.strategy={case.strategy}", *STAGES[case.stage])
@@ -147,7 +147,7 @@ class Ranks(Kind):
                 output = "\n".join(end.output for end in ended)
                 raise RuntimeError(f"the uninterrupted run of {key} failed:\n{output}")
             sizes = [path.stat().st_size for path in (folder / "run").rglob("*") if path.is_file()]
-            self.references[key] = Reference(
+            self.references[key] = WholeGroup(
                 snapshot(folder / "run"), tuple(end.cpu for end in ended), sum(sizes)
             )
 
@@ -159,7 +159,7 @@ class Ranks(Kind):
         rank, plan = self._death(case, index, reference)
         return self._until_it_ends(case, folder, {rank: plan})
 
-    def _death(self, case: Case, index: int, reference: Reference) -> tuple[int, dict[str, Any]]:
+    def _death(self, case: Case, index: int, reference: WholeGroup) -> tuple[int, dict[str, Any]]:
         """The process that dies, and when."""
         rng = self.bench.rng(self.name, index)
         if case.death == "checkpoint":

@@ -17,7 +17,7 @@ from typing import Any
 from faults.campaign import Kind
 from faults.child import Command, CrashPoint, Ended, Running, start
 from faults.fake_sampler import LIES, PASSING
-from faults.judging import Outcome, Reference, judged, reference_run
+from faults.judging import Outcome, WholeRun, judged, reference_run
 from faults.ranks import has_ended
 from faults.servers import alone, free_port, says, serving
 from faults.world import Stage
@@ -79,7 +79,7 @@ class Samplers(Kind):
     def prepare(self, indices: Sequence[int]) -> None:
         """Measure uninterrupted runs. All servers have one port, which is part of the config."""
         self.port = free_port()
-        self.references: dict[str, Reference] = {}
+        self.references: dict[str, WholeRun] = {}
         self.publishing: dict[str, int] = {}
         for mode in sorted({self.case(index).mode for index in indices}):
             folder = self.bench.folder / "reference" / mode.replace(" ", "_")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from faults.campaign import Kind
 from faults.child import Command, CrashPoint, Ended, Running, run, start
-from faults.judging import Outcome, Reference, judged, reference_run
+from faults.judging import Outcome, WholeRun, judged, reference_run
 from faults.ranks import has_ended
 from faults.world import Stage
 
@@ -107,7 +107,7 @@ class Servers(Kind):
             found = re.search(r"model_sha256: (\w+)", server.log.read_text())
             assert found is not None
             self.sha256 = found[1]
-            self.reference: Reference = reference_run(self.stage(), folder / "served")
+            self.reference: WholeRun = reference_run(self.stage(), folder / "served")
 
     def stage(self) -> Stage:
         stage = self.bench.world.stage("served")

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks import peer_dpo, peer_grpo, peer_reward_trainer, peers
-from benchmarks.peers import Comparison, Measured, Side
+from benchmarks.peers import Measured, PeerComparison, Side
 from fgrlhf.base.errors import UserError
 
 MODEL = {"vocab": 400, "width": 32, "layers": 2, "heads": 2, "steps": 3}
@@ -41,7 +41,7 @@ def tiny(tmp_path, monkeypatch):
 
 def toy(
     calls: list, check=lambda work: {"size": work}, package="numpy", at_least=1.3
-) -> Comparison:
+) -> PeerComparison:
     """Ours takes 1 s for 10 units, 5 s with its slow setting; the peer 2 s, half of it overhead."""
 
     def side(name, seconds):
@@ -52,7 +52,7 @@ def toy(
         return Side(run, [{"times": 1}, {"times": 5}])
 
     sides = (side("ours", 1.0), side("peer", 2.0))
-    return Comparison("toy", package, "a toy", "units", lambda _: 10, check, *sides, at_least)
+    return PeerComparison("toy", package, "a toy", "units", lambda _: 10, check, *sides, at_least)
 
 
 def no_memory(name, side, choice):
