@@ -44,14 +44,16 @@ def kind_of_file(name: str) -> str | None:
     path = Path(name)
     if path.parts[0] == "findings":
         return None
-    if path.suffix == ".py":
-        return "tests" if "tests" in path.parts else "python"
-    return {".yml": "yaml", ".yaml": "yaml", ".sh": "shell"}.get(path.suffix)
+    if "tests" in path.parts:
+        kinds = {".py": "tests", ".yml": "cases", ".yaml": "cases", ".json": "cases"}
+    else:
+        kinds = {".py": "python", ".yml": "yaml", ".yaml": "yaml", ".sh": "shell"}
+    return kinds.get(path.suffix)
 
 
 def lines_by_kind(texts: Mapping[str, str]) -> dict[str, int]:
     """The number of lines of each kind of file, blank ones and comments included."""
-    lines: dict[str, int] = dict.fromkeys(("python", "yaml", "shell", "tests"), 0)
+    lines: dict[str, int] = dict.fromkeys(("python", "yaml", "shell", "tests", "cases"), 0)
     for name, text in texts.items():
         kind = kind_of_file(name)
         if kind is not None:
@@ -375,6 +377,7 @@ def figures(texts: Mapping[str, str]) -> list[tuple[str, str]]:
         ("lines of YAML", f"{lines['yaml']:,}"),
         ("lines of shell", f"{lines['shell']:,}"),
         ("lines of tests", f"{lines['tests']:,}"),
+        ("lines of YAML and JSON that tests read", f"{lines['cases']:,}"),
         ("modules that `fgrlhf rl` imports", _both(graph, with_typing, RL)),
         ("its longest chain of imports", f"{len(chain)}: {' -> '.join(chain)}"),
         (f"modules that {SMALL_TASK} imports", _both(graph, with_typing, [SMALL_TASK])),

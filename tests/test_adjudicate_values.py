@@ -269,19 +269,19 @@ def test_items_are_read_and_written_byte_for_byte_and_feedback_has_no_submission
 
 
 WRONG = [
-    ({COMPARISONS: "x"}, "submitted comparisons: "),
-    ({COMPARISONS: [None]}, r"submitted comparisons\[0\]: "),
-    ({COMPARISONS: [{"annotator": "anna"}]}, r"submitted comparisons\[0\].preference: missing"),
+    ({COMPARISONS: "x"}, "submitted comparisons`: "),
+    ({COMPARISONS: [None]}, r"submitted comparisons\[0\]`: "),
+    ({COMPARISONS: [{"annotator": "anna"}]}, r"submitted comparisons\[0\].preference`: missing"),
     ({COMPARISONS: [comparison([1, 1])]}, "has 2 entries, must have 3"),
-    ({COMPARISONS: [comparison([1, 1, 3])]}, r"\[0\].preference\[2\]: 3 is none of"),
+    ({COMPARISONS: [comparison([1, 1, 3])]}, r"\[0\].preference\[2\]`: 3 is none of"),
     ({COMPARISONS: [comparison(CYCLE)]}, "goes in a circle"),
-    ({COMPARISONS: [comparison(ALL_TIES, **{"all-bad": 1})]}, r"\[0\].all-bad: "),
-    ({COMPARISONS: [comparison(ALL_TIES, comment=["x"])]}, r"\[0\].comment: "),
-    ({COMPARISONS: comparison(ALL_TIES)}, "submitted comparisons: "),
-    ({RATED: ANNA}, "submitted ratings: "),
-    ({RATED: [ANNA, {"ratings": {}}]}, r"submitted ratings\[1\].ratings.first: missing"),
+    ({COMPARISONS: [comparison(ALL_TIES, **{"all-bad": 1})]}, r"\[0\].all-bad`: "),
+    ({COMPARISONS: [comparison(ALL_TIES, comment=["x"])]}, r"\[0\].comment`: "),
+    ({COMPARISONS: comparison(ALL_TIES)}, "submitted comparisons`: "),
+    ({RATED: ANNA}, "submitted ratings`: "),
+    ({RATED: [ANNA, {"ratings": {}}]}, r"submitted ratings\[1\].ratings.first`: missing"),
     ({RATED: [rated((6, 0), (1, 0), (1, 0))]}, "6 is no whole number from 1 to 5"),
-    ({RATED: [{**ANNA, "comment": 1}]}, r"\[0\].comment: "),
+    ({RATED: [{**ANNA, "comment": 1}]}, r"\[0\].comment`: "),
 ]
 
 

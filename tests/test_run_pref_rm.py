@@ -228,11 +228,11 @@ def test_malformed_rows_are_all_named(tmp_path):
     with pytest.raises(UserError) as error:
         train(settings, QA)
     for fragment in (
-        "row 1, `question`",
+        "row 1: must be an object, it is a number",
         "row 2, `passages`",
         "row 3, `prediction 3`",
         "row 4, `preference`",
-        "row 5, `preference`",
+        "row 5, `preference[5]`",
     ):
         assert fragment in str(error.value)
     assert not (tmp_path / "rm").exists()

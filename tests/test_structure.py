@@ -29,12 +29,14 @@ def test_lines_are_counted_by_kind_of_file():
         "tests/c.py": "x = 1\ny = 2",
         "a/c.yml": "k: 1\n",
         "a/d.yaml": "k: 1\n",
+        "tests/e.json": "[]\n",
+        "a/tests/f.yml": "k: 1\nl: 2\n",
         "run.sh": "\n\n\n\n",
         "findings/other.sh": "\n\n",
         "README.md": "words\n",
     }
     lines = structure.lines_by_kind(texts)
-    assert lines == {"python": 3, "yaml": 2, "shell": 4, "tests": 3}
+    assert lines == {"python": 3, "yaml": 2, "shell": 4, "tests": 3, "cases": 3}
 
 
 def test_the_graph_has_imports_at_module_level():
