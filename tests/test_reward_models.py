@@ -720,7 +720,7 @@ def test_a_spec_of_an_earlier_release_is_read(tmp_path):
     assert again.spec == score.spec and again.spec.with_context is False
     # no release wrote both names
     (folder / "reward_model.json").write_text(json.dumps({**row, "with_context": True}))
-    with pytest.raises(UserError, match="with_passages: unknown key"):
+    with pytest.raises(UserError, match="`with_passages`: unknown key"):
         load_reward_model(folder, rm.prefix_fn)
 
 
