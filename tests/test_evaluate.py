@@ -134,7 +134,7 @@ def test_a_result_with_a_missing_file_is_evaluated_anew(world, capsys, name):
 def test_a_damaged_result_is_not_reused(world, name):
     path = evaluate(settings(world, max_examples=1)) / name
     path.write_text("{}")
-    with pytest.raises(UserError, match=f"{name}.* damaged: remove {path.parent} and run"):
+    with pytest.raises(UserError, match=f"(?s){name}.* damaged: remove {path.parent} and run"):
         evaluate(settings(world, max_examples=1))
 
 
