@@ -89,7 +89,7 @@ def test_the_judges_of_the_config_are_the_trained_ones(rows, tmp_path, monkeypat
     for run in ("fine_grained", "baseline"):
         config = load_config(rl_config(TASK), folder / f"small_{run}_config.yml").model_dump()
         training |= config["reward"]
-        assert config["env"]["max_generated_len"] == judges["env"]["max_generated_len"]
+        assert config["model"]["max_generated_len"] == judges["model"]["max_generated_len"]
     # the weights are those of training; only the folders differ
     used = set()
     for name, reward in judges["reward"].items():

@@ -13,7 +13,6 @@ from reward_service import CONTEXT, VARIABLE, save_model
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.cli.reward_serve import (
-    TOKEN_KEYS,
     ServerSettings,
     listener,
     serve,
@@ -32,7 +31,10 @@ from fgrlhf.text_types import Prompt
 
 ROOT = Path(__file__).parents[1]
 LENGTH = ["kind=length", "value=-1", "max_words=3"]
-JUDGE = ["kind=judge", "url=http://127.0.0.1:1/v1", "model=m", "criterion=polite"]
+JUDGE = [
+    "kind=score",
+    "scorer={kind: judge, url: 'http://127.0.0.1:1/v1', model: m, criterion: polite}",
+]
 TEXTS = ["the red cat sees", "a dog likes one green bird and"]
 PROMPTS = [Prompt("0", "the red cat"), Prompt("1", "a dog")]
 
@@ -122,7 +124,6 @@ def test_the_kinds_of_a_task():
         ([*LENGTH, "host=gpu.example"], "can be reached from other machines"),
         ([*LENGTH, "max_batch=0"], "max_batch"),
         (["kind=reward_server"], "`reward_server` cannot be served: .*config of the run"),
-        (["kind=http"], "`reward_server` cannot be served: .*config of the run"),
         (["kind=missing_eos", "value=-1"], "`missing_eos` cannot be served: it reads the policy"),
         (["kind=lenght", "value=-1"], "reward.kind: there is no `lenght`; did you mean `length`"),
         (["ckpt=no/such/folder"], "reward.ckpt: there is no folder no/such/folder"),
@@ -130,8 +131,6 @@ def test_the_kinds_of_a_task():
         ([], "^name the reward to serve\n.*--help` lists all keys"),
         (["port=9"], "reward: missing"),
         (["a.yml", "b.yml"], "b.yml. is not a setting"),
-        ([*JUDGE, "token_env=KEY"], "token_env: .*`judge` both have .* write reward.token_env=..."),
-        ([*JUDGE, "token_file=key"], "token_file: .*`judge` both have"),
     ],
 )
 def test_settings_that_are_refused(arguments, message, monkeypatch):
@@ -142,14 +141,17 @@ def test_settings_that_are_refused(arguments, message, monkeypatch):
 
 def test_the_model_is_checked_before_the_token(monkeypatch):
     monkeypatch.delenv(VARIABLE, raising=False)
-    classifier = ["kind=classifier", "ckpt=no/such/folder", "label=polite"]
+    classifier = [
+        "kind=score",
+        "scorer={kind: classifier, ckpt: no/such/folder, label: polite}",
+    ]
     with pytest.raises(UserError, match="no/such/folder is not a folder"):
         serve(*settings_from(classifier))
 
 
 def test_the_token_of_a_judge_is_not_that_of_the_clients():
-    settings, reward = settings_from([*JUDGE, "reward.token_env=KEY"])
-    assert (settings.token_env, reward.token_env) == (VARIABLE, "KEY")
+    settings, reward = settings_from([*JUDGE, "scorer.token_env=KEY", "token_env=MINE"])
+    assert (settings.token_env, reward.scorer.token_env) == ("MINE", "KEY")
 
 
 def test_no_other_key_is_of_both_the_server_and_a_reward():
@@ -157,7 +159,7 @@ def test_no_other_key_is_of_both_the_server_and_a_reward():
     for name, kind in LIBRARY_REWARDS.items():
         if name != "reward_server":
             shared |= kind.model_fields.keys() & ServerSettings.model_fields.keys()
-    assert shared == {*TOKEN_KEYS, "device"}  # `device` of the reward is refused
+    assert shared == {"device"}  # `device` of the reward is refused
 
 
 def test_another_host_can_be_allowed():

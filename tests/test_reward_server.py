@@ -133,7 +133,7 @@ class Scripted:
 @pytest.mark.parametrize(
     "result, code, reason",
     [
-        ([SegmentScore(0, 1, math.nan)], 422, "must be a finite number, it is nan"),
+        ([SegmentScore(0, 1, math.nan)], 422, "`[0].value`: must be a finite number, it is nan"),
         ([SegmentScore(0, 9, 1.0)], 422, "span ends after the response"),
         (7, 422, "a list of SegmentScore is needed"),
         (UserError("no model today"), 422, "no model today"),

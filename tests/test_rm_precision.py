@@ -40,7 +40,7 @@ def trained_scorer(folder, shape, kind, dtype, feature=False):
     section = RMModelConfig(
         ckpt=str(half_checkpoint(folder, shape, dtype)),
         shape=shape,
-        max_length=64,
+        max_input_len=64,
         lm_logprob_feature=feature,
     )
     torch.manual_seed(0)
@@ -127,7 +127,7 @@ def test_a_folder_whose_trunk_names_a_dtype_is_read_in_fp32(tmp_path, shape, key
 )
 def test_a_small_step_moves_the_weights(tmp_path, shape, kind, dtype):
     section = RMModelConfig(
-        ckpt=str(half_checkpoint(tmp_path, shape, dtype)), shape=shape, max_length=64
+        ckpt=str(half_checkpoint(tmp_path, shape, dtype)), shape=shape, max_input_len=64
     )
     network, tokenizer = load_network(section, kind, LABELS if kind == "segment" else None)
     assert {weight.dtype for weight in network.parameters()} == {torch.float32}

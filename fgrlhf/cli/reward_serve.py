@@ -59,7 +59,6 @@ MOST_USED_KEYS = """\
   token_file=FILE   the token of the clients; made if the file does not exist
   port=8770         where to listen
 `fgrlhf reward-serve --help` lists all keys."""
-TOKEN_KEYS = ("token_file", "token_env")
 KIND_OF_MODEL = {"segment": "segment_classifier", "sequence": "sequence_scorer"}
 NOT_SERVED = {
     "reward_server": "the reward of another server: name that server in the config of the run",
@@ -187,14 +186,6 @@ def settings_from(argv: Sequence[str]) -> tuple[ServerSettings, RewardKind]:
         raise UserError("\n".join(unknown))
     settings = load_config(model, files[0], overrides) if files else config_from(model, overrides)
     reward: RewardKind = getattr(settings, "reward")  # noqa: B009
-    for key in TOKEN_KEYS:
-        is_given = any(word.partition("=")[0].strip() == key for word in overrides)
-        if is_given and key in type(reward).model_fields:
-            raise UserError(
-                f"{key}: the server and its reward `{reward.kind}` both have this key. For the"
-                f" reward's token, write reward.{key}=...; for the clients' token, set {key} in a"
-                " YAML file of the server"
-            )
     return settings, reward
 
 

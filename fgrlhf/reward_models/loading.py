@@ -25,6 +25,7 @@ from transformers import (
 )
 
 from fgrlhf.base.errors import UserError, first_problems, shorten
+from fgrlhf.base.records import read
 from fgrlhf.base.shared_messages import print_once
 from fgrlhf.models import loading
 from fgrlhf.models.model_files import refuse_adapter
@@ -501,9 +502,9 @@ def _published_spec(
     if architecture.endswith("ForSequenceClassification") and config.num_labels == 1:
         unused = {"error_label", "level", "segmenter"}
         _refuse_unused_facts(path, given, "a score of the whole answer", unused)
-        return RewardModelSpec(
-            "sequence", level="sequence", mean=facts.get("mean"), std=facts.get("std"), **common
-        )
+        moments = {name: facts.get(name) for name in ("mean", "std")}
+        sequence = {"kind": "sequence", "level": "sequence", **moments}
+        return read(RewardModelSpec, {**sequence, **common})
     if not architecture.endswith("ForTokenClassification"):
         raise UserError(
             f"`{path}` is not a reward model: its architecture is {architecture}. A reward model"
