@@ -4,7 +4,6 @@ import gc
 import json
 import os
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -145,6 +144,10 @@ def config(name: str, data: Path, folder: Path, **changes):
     return validate(PROGRAMS[program][1], tree, "test config")
 
 
+def with_large_eps(name, module, groups, eps, betas):
+    return make_optimizer(name, module, groups, ADAM_EPS, betas)
+
+
 def run(name: str, data: Path, folder: Path, interrupt: bool = False, **changes) -> dict[str, Any]:
     """Train a case.
 
@@ -179,9 +182,7 @@ def run(name: str, data: Path, folder: Path, interrupt: bool = False, **changes)
     with (
         mock.patch.object(SupervisedTrainer, "_clip_and_step", clip_and_record),
         mock.patch.object(SupervisedTrainer, "load_best", record_and_load_best),
-        mock.patch.object(
-            supervised_trainer, "make_optimizer", partial(make_optimizer, eps=ADAM_EPS)
-        ),
+        mock.patch.object(supervised_trainer, "make_optimizer", with_large_eps),
     ):
         try:
             program.train(config(name, data, folder, **changes))

@@ -28,9 +28,8 @@ class Dialog(Record):
 
     @model_validator(mode="after")
     def _has_an_intent_for_each(self):
-        counts = len(self.act), len(self.dialog)
-        if counts[0] != counts[1]:
-            raise RowError("act", f"has {counts[0]} intents for {counts[1]} utterances")
+        if len(self.act) != len(self.dialog):
+            raise RowError("act", f"has {len(self.act)} intents for {len(self.dialog)} utterances")
         return self
 
 
@@ -73,8 +72,7 @@ class IntentMatch(RewardKind):
     )
 
     def build(self, context: RewardContext) -> "IntentReward":
-        built = {intent: scorer.build(context) for intent, scorer in self.scorers.items()}
-        return IntentReward(built)
+        return IntentReward({name: one.build(context) for name, one in self.scorers.items()})
 
     def model_folders(self) -> tuple[str, ...]:
         folders = [folder for scorer in self.scorers.values() for folder in scorer.model_folders()]
@@ -95,14 +93,11 @@ class IntentReward:
             heard = [part for part in prompt.text.split(END) if part.strip()]
             before = heard[-1] if heard else ""  # every utterance may be blank
             read.append(in_context(before, text))
-        scores = {}
-        for intent, scorer in self.scorers.items():
-            scores[intent] = score_texts(scorer, prompts, read)
+        scores = {name: score_texts(scorer, prompts, read) for name, scorer in self.scorers.items()}
         results = []
         for number, prompt in enumerate(prompts):
             likely = max(scores, key=lambda intent: scores[intent][number])
-            value = float(likely == prompt.meta["intent"])
-            results.append([SegmentScore(0, None, value, likely)])
+            results.append([SegmentScore(0, None, float(likely == prompt.meta["intent"]), likely)])
         return results
 
     def measures(self, scores: Sequence[SegmentScore]) -> dict[str, float]:
