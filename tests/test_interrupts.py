@@ -11,6 +11,7 @@ import pytest
 from fgrlhf.base.interrupts import Terminated, end_at_interrupts, raise_at_interrupts
 
 ROOT = Path(__file__).parents[1]
+RUN = ["numbers", str(ROOT / "tasks/numbers/mini_rl_config.yml")]  # read before PyTorch is imported
 # stands for PyTorch: the user presses Ctrl-C while it is imported
 TORCH = "import os, signal\nos.kill(os.getpid(), signal.{})\n"
 
@@ -18,9 +19,9 @@ TORCH = "import os, signal\nos.kill(os.getpid(), signal.{})\n"
 @pytest.mark.parametrize(
     "program, number",
     [
-        (["fgrlhf.cli.rl", "numbers", "config.yml"], signal.SIGINT),
-        (["fgrlhf.cli.main", "rl", "numbers", "config.yml"], signal.SIGINT),
-        (["fgrlhf.cli.main", "rl", "numbers", "config.yml"], signal.SIGTERM),
+        (["fgrlhf.cli.rl", *RUN], signal.SIGINT),
+        (["fgrlhf.cli.main", "rl", *RUN], signal.SIGINT),
+        (["fgrlhf.cli.main", "rl", *RUN], signal.SIGTERM),
         (["sft.run_sft", "config.yml"], signal.SIGINT),
         (["reward_modeling.run_fg_rm", "config.yml"], signal.SIGINT),
         (["tasks.experiments.summary", "output_dir=o"], signal.SIGINT),
@@ -28,7 +29,8 @@ TORCH = "import os, signal\nos.kill(os.getpid(), signal.{})\n"
 )
 def test_an_interrupted_import_ends_without_a_traceback(tmp_path, program, number):
     (tmp_path / "torch.py").write_text(TORCH.format(number.name))
-    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    folders = {"OUTPUT_DIR": str(tmp_path), "DATA_DIR": str(tmp_path)}
+    environment = {**os.environ, **folders, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
     ended = subprocess.run(
         [sys.executable, "-m", *program],
         env=environment,
@@ -37,7 +39,11 @@ def test_an_interrupted_import_ends_without_a_traceback(tmp_path, program, numbe
         # a test run in the background ignores SIGINT, and so would its programs
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    assert (ended.returncode, ended.stderr, ended.stdout) == (-number, "", "")
+    if program[-1] == RUN[-1]:  # within `main`, which says that the run has stopped
+        assert ended.returncode == 128 + number and "run the same command again" in ended.stderr
+        assert len(ended.stderr.splitlines()) == 1 and not ended.stdout
+    else:
+        assert (ended.returncode, ended.stderr, ended.stdout) == (-number, "", "")
 
 
 def test_the_program_itself_is_interrupted_by_an_exception(monkeypatch):

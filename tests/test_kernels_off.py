@@ -26,7 +26,7 @@ def off(monkeypatch):
         (layers, "linear"),
         (layers, "dropout_mask"),
         (install, "fast_layers"),
-        (install, "use_banded_attention"),
+        (longformer, "use_banded_attention"),
         (choice, "onednn_linear"),
         (choice, "measure"),
         (attention, "linear"),
