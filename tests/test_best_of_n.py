@@ -86,7 +86,7 @@ WITH_TEXTS = '{{"id": "{}", "prompt": "p", "response": "r", {}}}\n'
         ('{"id": "a", "response": 3}', "line 1, `response`: must be a text, it is a number"),
         (
             WITH_TEXTS.format("a", '"reward": 1') + WITH_TEXTS.format("b", '"reward": "x"'),
-            "line 2, `reward`: must be a number, it is a text",
+            "line 2, `reward`: (is not|must be) a number",
         ),
         (
             WITH_TEXTS.format("a", '"sample": 0') * 2,
