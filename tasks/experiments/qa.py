@@ -22,7 +22,7 @@ FORMAT = (f"{MODULE}.feedback_format",)  # imported by name
 FINE_GRAINED = f"{FOLDER}/training/mini_fine_grained_config.yml"
 SAMPLES = 4  # answers per question at mini scale; intervals are over questions
 MAX_GENERATED_LEN = 128  # tokens of an answer at mini scale
-FEEDBACK_QUESTIONS = 1500  # of the training set, which the demo annotates at mini scale
+FEEDBACK_QUESTIONS = 3000  # of the training set, which the demo annotates at mini scale
 REWARD_MODELS = {  # reward model -> its program
     "rel_rm": "run_fg_rm",
     "fact_rm": "run_fg_rm",

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Sample four answers to every question of a split, to collect feedback on them.
-#   generate.sh policy=$OUTPUT_DIR/sft split=train [max_examples=1500 ...]
+#   generate.sh policy=$OUTPUT_DIR/sft split=train [max_examples=3000 ...]
 # Result: $OUTPUT_DIR/generated/<name>-<split>/samples.jsonl
 source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
 needs "$DATA_DIR/train.json" "$(data_script)" "data_dir split" "$@"
