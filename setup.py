@@ -44,7 +44,6 @@ setup(
         "accelerate>=1.15",
         "peft>=0.21,<1",
         "datasets>=5.2",
-        "evaluate>=0.4.6",
         "spacy>=3.8,<4",
         "rouge-score>=0.1.2",
         "sacrebleu>=2.6,<3",

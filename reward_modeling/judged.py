@@ -17,7 +17,7 @@ import numpy as np
 from fgrlhf.auc import auc, auc_interval
 from fgrlhf.reward_models.prefix import Prefix
 from fgrlhf.stats import Figure, Interval, paired_ratio_interval, ratio_interval
-from reward_modeling.metrics.span_errors import precision_recall_f1
+from reward_modeling.metrics import precision_recall_f1
 
 FEW_PROMPTS = 50  # fewer are too few to trust a figure
 SPLITS = 200  # of the dev prompts into halves

@@ -11,7 +11,6 @@ its last complete checkpoint; a finished one is reused.
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -48,13 +47,12 @@ from reward_modeling.config import RMConfig, RMDataConfig
 from reward_modeling.data import SegmentCollator, SegmentRow, label_positions, read_segment_rows
 from reward_modeling.judged import Predictions, detection, prompts_of
 from reward_modeling.linear_start import start_with_segments
-from reward_modeling.metrics.span_errors import precision_recall_f1
+from reward_modeling.metrics import precision_recall_f1, span_errors
 from reward_modeling.network import load_network, reads_line_breaks
 from reward_modeling.precompute import precompute
 from reward_modeling.training import (
     RewardTrainer,
     calibration,
-    load_metric,
     place,
     sigmoid,
     start,
@@ -259,23 +257,14 @@ class SegmentDev:
         return calibration(*error_probabilities(logits_BTC, labels_BT))
 
 
-class Metrics:
-    """Metrics of all predictions and labels: detection of errors, then of each label.
-
-    The first part is reward_modeling/metrics/span_errors.py over the judged segments. The second is
-    computed if the model distinguishes several kinds of error.
-    """
-
-    def __init__(self, names: Sequence[str]):
-        self.names = names
-        self.metric = load_metric("span_errors")
-
-    def __call__(self, logits_BTC: np.ndarray, labels_BT: np.ndarray) -> dict[str, float]:
-        probabilities, wrong = error_probabilities(logits_BTC, labels_BT)
-        metrics: Any = self.metric.compute(predictions=probabilities, references=wrong.astype(int))
-        if len(self.names) > 2:
-            metrics |= label_metrics(self.names, logits_BTC, labels_BT)
-        return metrics
+def segment_metrics(
+    names: Sequence[str], logits_BTC: np.ndarray, labels_BT: np.ndarray
+) -> dict[str, float]:
+    """`span_errors` over the judged segments and, of several kinds of error, `label_metrics`."""
+    metrics = span_errors(*error_probabilities(logits_BTC, labels_BT))
+    if len(names) > 2:
+        metrics |= label_metrics(names, logits_BTC, labels_BT)
+    return metrics
 
 
 class SegmentTrainer(RewardTrainer):
@@ -283,9 +272,8 @@ class SegmentTrainer(RewardTrainer):
 
     config: SegmentRMConfig
 
-    @cached_property
-    def metrics_of(self) -> Metrics:
-        return Metrics(self.config.labels.names)
+    def metrics_of(self, predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+        return segment_metrics(self.config.labels.names, predictions, labels)
 
     def length_of(self, row: Example) -> int:
         return row[0].length

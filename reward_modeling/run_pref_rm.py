@@ -49,13 +49,13 @@ from reward_modeling.config import RMConfig, RMDataConfig, RMTrainConfig
 from reward_modeling.data import Pair, PairCollator, first_position_share, read_pair_rows
 from reward_modeling.judged import Predictions, prompts_of
 from reward_modeling.linear_start import start_with_pairs
+from reward_modeling.metrics import pair_accuracy
 from reward_modeling.network import load_network, reads_line_breaks
 from reward_modeling.pair_errors import PairErrors, pair_errors
 from reward_modeling.precompute import precompute
 from reward_modeling.training import (
     RewardTrainer,
     calibration,
-    load_metric,
     place,
     sigmoid,
     start,
@@ -200,18 +200,6 @@ def decided_pairs(margins_QN: np.ndarray, labels_QN: np.ndarray) -> tuple[np.nda
     return margins_QN[is_pair_QN].astype(np.float64), labels_QN[is_pair_QN] == FIRST_BETTER
 
 
-class Metrics:
-    """Metrics of all margins and labels: reward_modeling/metrics/pair_accuracy.py."""
-
-    def __init__(self):
-        self.metric = load_metric("pair_accuracy")
-
-    def __call__(self, margins_QN: np.ndarray, labels_QN: np.ndarray) -> dict[str, float]:
-        margins, first_better = decided_pairs(margins_QN, labels_QN)
-        metrics: Any = self.metric.compute(predictions=margins, references=first_better.astype(int))
-        return metrics
-
-
 def margins_of_better(margins_QN: np.ndarray, labels_QN: np.ndarray) -> list[list[float]]:
     """The margins of `pair_margins`, without padding, as better minus worse response's score."""
     signs_QN = np.where(labels_QN == FIRST_BETTER, 1.0, -1.0)
@@ -276,9 +264,8 @@ class PairTrainer(RewardTrainer):
     def pair_loss(self) -> PairLoss:
         return PairLoss(self.config.train.margin, self.config.train.centring)
 
-    @cached_property
-    def metrics_of(self) -> Metrics:
-        return Metrics()
+    def metrics_of(self, predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+        return pair_accuracy(*decided_pairs(predictions, labels))
 
     def length_of(self, row: Example) -> int:
         return max(rm_input.length for rm_input in row[0])

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-import evaluate
 import numpy as np
 from accelerate import Accelerator
 from accelerate.utils import gather_object
@@ -33,16 +32,10 @@ from reward_modeling.config import RMConfig
 from reward_modeling.judged import Evaluations, Predictions, split_figures
 from reward_modeling.pair_errors import PairErrors
 
-METRICS = Path(__file__).parent / "metrics"
 CALIBRATION_BINS = 10
 
 
 # ---- metrics -------------------------------------------------------------------------------------
-
-
-def load_metric(name: str):
-    """A metric of reward_modeling/metrics as an `evaluate` module, without download or cache."""
-    return evaluate.load(str(METRICS / f"{name}.py"), keep_in_memory=True)
 
 
 def calibration(

@@ -25,6 +25,7 @@ from fgrlhf.reward_models.loading import load_reward_model
 from fgrlhf.runs.batching import permuted_batches
 from fgrlhf.supervised_trainer import SupervisedTrainer
 from reward_modeling import command, run_fg_rm, run_pref_rm
+from reward_modeling.metrics import span_errors
 from reward_modeling.network import load_network
 from reward_modeling.run_fg_rm import (
     SegmentRMConfig,
@@ -33,7 +34,7 @@ from reward_modeling.run_fg_rm import (
     segment_loss,
     train,
 )
-from reward_modeling.training import calibration, load_metric, sigmoid
+from reward_modeling.training import calibration, sigmoid
 
 
 def config(folder, shape="seq2seq", **changes) -> SegmentRMConfig:
@@ -70,9 +71,7 @@ def metrics(folder) -> dict:
 
 def test_span_metrics_by_hand():
     # predicted wrong: segments 0, 1, 2; actually wrong: 0, 1, 3
-    result = load_metric("span_errors").compute(
-        predictions=[0.9, 0.8, 0.7, 0.4, 0.2], references=[1, 1, 0, 1, 0]
-    )
+    result = span_errors([0.9, 0.8, 0.7, 0.4, 0.2], [1, 1, 0, 1, 0])
     expected = {
         "error_precision": 2 / 3,
         "error_recall": 2 / 3,
@@ -89,15 +88,13 @@ def test_span_metrics_by_hand():
 
 
 def test_span_metrics_of_ties_and_of_one_kind_only():
-    metric = load_metric("span_errors")
-    assert metric.compute(predictions=[0.6, 0.6, 0.6, 0.1], references=[1, 0, 1, 0])[
-        "auc"
-    ] == pytest.approx((0.5 + 0.5 + 1 + 1) / 4)
-    alone = metric.compute(predictions=[0.6, 0.4], references=[0, 0])
+    tied = span_errors([0.6, 0.6, 0.6, 0.1], [1, 0, 1, 0])
+    assert tied["auc"] == pytest.approx((0.5 + 0.5 + 1 + 1) / 4)
+    alone = span_errors([0.6, 0.4], [0, 0])
     # undefined, not 0.5 or 0 as if measured; the one false alarm is measured
     assert "auc" not in alone and "error_recall" not in alone
     assert (alone["error_precision"], alone["error_f1"], alone["accuracy"]) == (0, 0, 0.5)
-    silent = metric.compute(predictions=[0.2, 0.4], references=[0, 0])
+    silent = span_errors([0.2, 0.4], [0, 0])
     assert not {"error_precision", "error_recall", "error_f1", "auc"} & set(silent)
     assert silent["ok_f1"] == silent["accuracy"] == 1
 
@@ -401,7 +398,7 @@ SHORT = {"train__max_steps": 3, "evaluation__every_steps": 2, "train__batch_size
 
 
 def test_a_dev_metric_that_is_not_finite_ends_training(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_fg_rm.Metrics, "__call__", lambda *_: {"accuracy": float("nan")})
+    monkeypatch.setattr(run_fg_rm, "segment_metrics", lambda *_: {"accuracy": float("nan")})
     with pytest.raises(UserError, match="the dev metric `eval_accuracy` is nan at step 2"):
         train(config(tmp_path, **SHORT))
     assert not (tmp_path / "rm" / "result.json").exists()

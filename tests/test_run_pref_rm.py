@@ -22,6 +22,7 @@ from fgrlhf.reward_models.scoring import inputs_of, shape_of
 from fgrlhf.reward_models.spec import RewardModelSpec
 from reward_modeling import run_pref_rm
 from reward_modeling.data import PairCollator, first_position_share, read_pair_rows
+from reward_modeling.metrics import pair_accuracy
 from reward_modeling.network import load_network
 from reward_modeling.run_pref_rm import (
     PairLoss,
@@ -32,7 +33,6 @@ from reward_modeling.run_pref_rm import (
     pair_margins,
     train,
 )
-from reward_modeling.training import load_metric
 from tasks.qa_feedback.reward_modeling.pairs import read_pairs
 
 NONE = -100  # padding of labels
@@ -102,9 +102,7 @@ def test_gradients_do_not_depend_on_padding_or_on_the_order_of_pairs():
 
 
 def test_pair_accuracy_by_hand():
-    result = load_metric("pair_accuracy").compute(
-        predictions=[1.0, -1.0, 2.0, 0.0], references=[1, 1, 0, 0]
-    )
+    result = pair_accuracy([1.0, -1.0, 2.0, 0.0], [1, 1, 0, 0])
     assert result == {"accuracy": 1.5 / 4, "first_accuracy": 0.5, "pairs": 4}
 
 

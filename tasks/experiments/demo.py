@@ -197,10 +197,7 @@ def reward_model_stages(scale: Scale) -> list[Stage]:
     # holistic one reads the feedback itself.
     for name in ("comp_rm", "baseline_rm", "fact_rm", "rel_rm"):
         needs = annotated if name == "baseline_rm" else (files.name,)
-        reads = ("reward_modeling/metrics/*.py",)
-        stages.append(
-            scripts.reward_model(f"train_{name}", name, output=name, needs=needs, reads=reads)
-        )
+        stages.append(scripts.reward_model(f"train_{name}", name, output=name, needs=needs))
     return stages
 
 

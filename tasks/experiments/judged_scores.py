@@ -13,7 +13,7 @@ from fgrlhf.base.errors import UserError
 from fgrlhf.reward_models.loading import load_reward_model
 from fgrlhf.reward_models.scoring import SegmentScorer, SequenceScorer
 from fgrlhf.text_types import Prompt
-from reward_modeling.metrics.span_errors import precision_recall_f1
+from reward_modeling.metrics import precision_recall_f1
 from tasks.qa_feedback.data.oracle import Truth, judge
 from tasks.qa_feedback.feedback import rm_prefix
 

@@ -130,7 +130,6 @@ def reward_models(
             *overrides,
             output=folder,
             needs=(f"prepare_{half}",),
-            reads=("reward_modeling/metrics/*.py",),
         )
         stages.append(stage)
     return stages

@@ -1,3 +1,0 @@
-"""Local metric modules for `evaluate.load`, one per file."""
-
-__all__: list[str] = []
