@@ -201,6 +201,12 @@ def test_no_error_needs_the_text_as_it_is(chromium, tmp_path):
         tab.keyboard.type("x")
         press(tab, "Control+Enter")
         assert "differs from the text although no error" in tab.inner_text("#problems")
+        tab.uncheck("#no-error")
+        assert "differs from the text" not in tab.inner_text(
+            "#problems"
+        )  # the list follows the work
+        tab.check("#no-error")
+        tab.focus("#correction")
         press(tab, "Backspace", "End", "Control+Enter")
         if not state(tab)["submitted"]:  # the x was typed at the start of the field
             tab.click("#reset")

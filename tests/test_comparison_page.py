@@ -45,6 +45,8 @@ def test_keys(chromium, tmp_path):
         press(tab, "1", "Control+Enter")
         assert "A or C is not decided" in tab.inner_text("#message")
         assert tab.locator("#problems li").count() == 5
+        press(tab, "Escape", "2")
+        assert tab.locator("#problems li").count() == 4  # the list follows the work
         # A > B > C > A
         press(tab, "Escape", *["ArrowUp"] * 6, "1", "2", "1", "1", "0", "1", "Control+Enter")
         assert "go in a circle: " in tab.inner_text("#message")

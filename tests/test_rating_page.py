@@ -54,6 +54,7 @@ def test_keys(chromium, task):
         problems.nth(2).locator("button").click()  # leads to its place
         press(tab, "7", "Escape")
         assert slider.nth(1).get_attribute("aria-valuetext") == "7"
+        assert problems.count() == 2  # the list follows the work
         assert slider.nth(1).input_value() == "7"
         assert tab.inner_text("#rated") == "2 of 4 ratings given"
         reload(tab, ".pair")

@@ -142,7 +142,6 @@ window.FG = window.FG || {};
       const names = leading.map(({ place }) => place.name),
         head = tn("The majority decides {n} difference.", "The majority decides {n} differences.", { n: names.length });
       decide(next, Object.fromEntries(names.map((name) => [name, "majority"])), `${head} ${leftWords(leftAfter(names))}`);
-      FG.showProblems([]);
     };
 
     // An annotation with the decisions that follow from a change of the adjudicator.

@@ -233,25 +233,20 @@
   }
 
   // ---- submitting --------------------------------------------------------------------------------------------
-  async function submit() {
-    page.commitAllTyped();
+  function findProblems() {
     const broken = [
       ...FG.annotationProblems(schema, page.row, work.doc),
       ...FG.undecidedProblems(page.row, work.doc),
     ];
-    const problems = [
+    return [
       ...page.differenceProblems(),
       ...FG.problemsShown(broken).map((problem) => FG.explained(page, problem)),
     ];
-    FG.showProblems(problems);
-    if (problems.length) {
-      FG.say(t("Not submitted: {problem}", { problem: problems[0].text }), "bad");
-      problems[0].go();
-      return;
-    }
-    const isStored = await work.submit();
-    FG.showStatus(work);
-    if (isStored) FG.afterSubmit();
+  }
+
+  function submit() {
+    page.commitAllTyped();
+    FG.submit(work, findProblems);
   }
 
   // ---- keys --------------------------------------------------------------------------------------------------

@@ -390,18 +390,9 @@
     return [{ text: t("The choices go in a circle: {chain}. Change one of them.", { chain }), go: goTo(i) }];
   }
 
-  async function submit() {
-    const problems = findProblems();
-    FG.showProblems(problems);
-    if (problems.length) {
-      FG.say(t("Not submitted: {problem}", { problem: problems[0].text }), "bad");
-      problems[0].go();
-      return;
-    }
+  function submit() {
     look();
-    const isStored = await work.submit();
-    FG.showStatus(work);
-    if (isStored) FG.afterSubmit();
+    FG.submit(work, findProblems);
   }
 
   function key(event) {

@@ -289,18 +289,7 @@
     return problems;
   }
 
-  async function submit() {
-    const problems = findProblems();
-    FG.showProblems(problems);
-    if (problems.length) {
-      FG.say(t("Not submitted: {problem}", { problem: problems[0].text }), "bad");
-      problems[0].go();
-      return;
-    }
-    const isStored = await work.submit();
-    FG.showStatus(work);
-    if (isStored) FG.afterSubmit();
-  }
+  const submit = () => FG.submit(work, findProblems);
 
   function open(next) {
     work = next;

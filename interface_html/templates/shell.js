@@ -313,22 +313,28 @@ window.FG = window.FG || {};
     FG.showSkipped(shell.schema, store.skippedOf(work.item), reopen);
     $("undo").disabled = !work.state.undo.length;
     $("redo").disabled = !work.state.redo.length;
+    followProblems();
     if (store.warning) FG.notice(store.warning);
   };
 
   // List the problems to fix before submitting: {text, go, remedy}. Each entry goes to its place, and may have a remedy,
-  // [label, onclick].
-  FG.showProblems = function (problems) {
+  // [label, onclick]. With `find`, which finds them, the list follows the work until none is left.
+  FG.showProblems = function (problems, find = null) {
     const count = problems.length;
+    listed = { problems, find: count ? find : null };
     if (!count) {
       $("problems").replaceChildren();
       return;
     }
-    const entries = problems.map(({ text, go, remedy }) =>
+    const entries = problems.map(({ text, remedy }, i) =>
       FG.el(
         "li",
         {},
-        FG.el("button", { type: "button", class: "link", onclick: go }, FG.oneStop(text)),
+        FG.el(
+          "button",
+          { type: "button", class: "link", onclick: () => listed.problems[i].go() },
+          FG.oneStop(text),
+        ),
         remedy ? [" ", FG.el("button", { type: "button", class: "remedy", onclick: remedy[1] }, remedy[0])] : null,
       ),
     );
@@ -340,6 +346,32 @@ window.FG = window.FG || {};
       ),
       FG.el("ul", {}, entries),
     );
+  };
+
+  let listed = { problems: [], find: null };
+
+  // The list after a change of the work. It is drawn and read out again only if its texts differ; the places to which its
+  // buttons go are always the new ones.
+  function followProblems() {
+    if (!listed.find) return;
+    const problems = listed.find(),
+      texts = (list) => list.map(({ text }) => text);
+    if (FG.same(texts(problems), texts(listed.problems))) listed.problems = problems;
+    else FG.showProblems(problems, listed.find);
+  }
+
+  // Submit the work, or list what `findProblems` finds and go to the first of them.
+  FG.submit = async function (work, findProblems) {
+    const problems = findProblems();
+    FG.showProblems(problems, findProblems);
+    if (problems.length) {
+      FG.say(t("Not submitted: {problem}", { problem: problems[0].text }), "bad");
+      problems[0].go();
+      return;
+    }
+    const isStored = await work.submit();
+    FG.showStatus(work);
+    if (isStored) FG.afterSubmit();
   };
 
   // ---- navigation --------------------------------------------------------------------------------------------
@@ -575,6 +607,7 @@ window.FG = window.FG || {};
   async function changeAnnotator() {
     const { store } = shell;
     if (store.served) await store.flush();
+    FG.notice("");
     askIdentity(store.identity);
     if (store.identity === "name") $("name").value = store.annotator || "";
     $("name").select();
