@@ -28,9 +28,9 @@ Span = tuple[int, int]
 MIN_WORDS = 5  # of a sub-sentence
 COMMAS = ",;，；、､،؛՝፣፤၊"
 _CLAUSE_MARKS = COMMAS + "!?！？؟"
-_CLOSERS = "\"'”’»›)]}」』）】》〉〕］｝〗*_`"
+_CLOSERS = "\"'”’»›)]}」』）】》〉〕］｝〗*_`~"
 _OPENERS = "\"'“‘«‹„([{「『（【《〈〔［*_`¿¡–—-"
-_ALWAYS = "。！？．｡।॥۔؟።፧។៕။։‼⁇⁈⁉"  # need no space after them
+_ALWAYS = "。！？．｡।॥۔؟።፧།༎༏༐༑។៕။։‼⁇⁈⁉"  # need no space after them
 _TERMINALS = re.compile(rf"[.!?…;\u037e{_ALWAYS}]+")
 _CLOSING = re.compile(
     rf"""
@@ -57,6 +57,13 @@ _PARTICLE = re.compile(
     """,
     re.VERBOSE,
 )
+# faces, hands, hearts and the like stand behind a sentence rather than before one
+_FACES = (
+    "\u2639\u263a\u2665\u2728\u2764\u2b50\U0001f308\U0001f31f\U0001f388-\U0001f38a"
+    "\U0001f44b-\U0001f450\U0001f493-\U0001f49f\U0001f4aa\U0001f4af\U0001f525\U0001f5a4"
+    "\U0001f600-\U0001f64f\U0001f680\U0001f90c-\U0001f93a\U0001f970-\U0001f97a\U0001f9e1"
+)
+_EMOJI = re.compile(rf"(?:[^\S\n]?[{_FACES}][\ufe0f\u200d\U0001f3fb-\U0001f3ff]*)+")
 _SPACED_CLAUSES = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\uaa60-\uaa7f]")
 # line breaks of one character, which are read as line feeds; `\r\n` stays as it is
 _OTHER_BREAK = re.compile(r"\r(?!\n)|[\v\f\x85\u2028\u2029]")
@@ -90,6 +97,7 @@ _UNITS = re.compile(
         | \[ [^\[\]\n]{1,40} \] )
     | <!-- (?: (?!-->) . ){0,2000} -->
     | ។ល។                             # Khmer "et cetera"
+    | (?<!\d) (?: \d{1,2}\.[ ]?\d{1,2}\.[ ]?\d{4} | \d{4}\.[ ]?\d{1,2}\.[ ]?\d{1,2} ) (?!\d)  # dates
     """,
     re.VERBOSE | re.DOTALL,
 )
@@ -98,31 +106,36 @@ _LINK_END = re.compile(r"[\"'”’*_]*\](?=[(\[])")
 # letters that number items: Latin, Cyrillic, Hebrew, Arabic, Thai and Korean
 _LETTERS = "A-Za-zА-Яа-яא-תأ-يก-ฮ가나다라마바사아자차카타파하"
 _NUMERAL = rf"(?:\d{{1,4}}(?:\.\d{{1,3}}){{0,3}}|[{_LETTERS}]|[ivxIVX]{{1,6}})"
+_STEP = "(?:Step|STEP|Schritt|Paso|Étape|Passo|Шаг)"
 _ITEM = re.compile(
     rf"""
     \s* (?: [>]\s* )*
     (?: [-*+•‣▪●◦·–—] \s
       | \*{{0,2}} \(? {_NUMERAL} [.)] \*{{0,2}} (?:\s|$)
-      | \d{{1,4}} [.)．）、]
+      | \d{{1,4}} [.)．）、।။]
       | [（(] (?:\d{{1,4}}|[一二三四五六七八九十]+) [）)]
       | [一二三四五六七八九十]+ [、．]
       | [\u2460-\u2473]
       | [0-9#*]\ufe0f?\u20e3                              # signs: keycaps, arrows, emoji
       | [\u2190-\u21ff\u2300-\u23ff\u25a0-\u27bf\u2900-\u297f\u2b00-\u2bff\U0001f000-\U0001faff]
-      | (?:Step|STEP|Schritt|Paso|Étape|Passo|Шаг)\s\d{{1,3}}\s?[.:)]
+      | {_STEP}\s\d{{1,3}}\s?[.:)]
     )
     """,
     re.VERBOSE,
 )
 _BOLD_LINE = re.compile(r"\*\*[^*\n]+\*\*:?|__[^_\n]+__:?")
 _UNDERLINE = re.compile(r"={2,}|-{2,}")
-_BARE_NUMBER = re.compile(rf"[\W_]*{_NUMERAL}[.)．]\**")
+_BARE_NUMBER = re.compile(rf"[\W_]*(?:{_STEP}\s)?{_NUMERAL}[.)．।။]\**")
+_ROMAN = re.compile("[IVXLC]{2,7}")
+_THAI_CONSONANTS = re.compile("[ก-ฮ]{2,5}")  # an abbreviation, as of Bangkok
+_AND_SO_FORTH = re.compile(r"(?<!\w)т\.\s?[дп]$")  # Russian "etc."
 _NUMBER_AFTER_COLON = re.compile(r"[:：]\s+\d{1,3}\.$")
 _HEADING = re.compile(r"[^\S\n]{0,3}#{1,6}\s")
 _TABLE_ROW = re.compile(r"\s*\|.*\|")
 _TABLE_RULE = re.compile(r"\s*\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*)+\|?\s*")
 _WORD_BEFORE = re.compile(r"[^\s(\[{\"“'‘«„/–—]{1,24}$")
 _FIRST_WORD = re.compile(rf"[{re.escape(_OPENERS)}~≈$€£\s]*([^\W\d_]+(?:['’][^\W\d_]+)?|\d)?")
+_ACRONYM = re.compile(r"(?:[^\W\d_]\.)+[^\W\d_]|(?:[A-Z]{1,2}[a-z]?\.)+[A-Z][A-Za-z]?")
 _DASH = re.compile(r"\s*(?:[–—―]|--?\s)")
 _LETTER_FOLLOWS = re.compile(r"\s?[^\W\d_]\.")
 
@@ -143,19 +156,25 @@ _BEFORE_NAME = _words_in(
     mme mlle sr.a sra srta dra ing lic hr fr frau dott sig e.g i.e eg ie cf viz vs v resp z.b d.h
     u.a bzw ca approx p.ej p.ex bijv d.w.z o.a dhr mevr t.ex bl.a d.v.s f.eks np tj tzn tzw m.in
     ul św např tzv esim jl tp örn κ т.е напр см ср им ул пл пр акад проф д-р г-н г-жа
-    डॉ प्रो पं श्री सं вул ดร นพ พญ ผศ รศ ผศ.ดร รศ.ดร ศ.ดร"""
+    fa frl ud uds вул ดร นพ พญ ผศ รศ ผศ.ดร รศ.ดร ศ.ดร
+    डॉ डा प्रो पं श्री सं कु मो पू वि.सं ড ডা ডাঃ মো মোঃ ડૉ શ્રી திரு திருமதி டாக்டர் డా శ్రీ ಡಾ ಶ್ರೀ ഡോ ശ്രീ
+    बी सी डी एफ जी एच आई जे के एल एम एन पी क्यू आर एस टी यू वी डब्ल्यू एक्स वाई
+    பி சி டி எஃப் ஜி எச் ஜே கே எல் எம் என் ஆர் எஸ் யு வி டபிள்யூ ஒய்
+    బి సి డి ఎఫ్ జి హెచ్ జె కె ఎల్ ఎం ఎన్ పి ఆర్ ఎస్ టి యు వి వై"""
 )
 _BEFORE_NUMBER = _words_in(
     """no nos nr num núm fig figs eq eqs sec secs ch chap vol vols art ex pp p par para tab tbl app
-    op lines ver v abb kap bd s min max pop tel rs रु стр рис гл табл п пп ст вып"""
+    op lines ver v abb kap bd s min max pop tel rs est kl str रु стр рис гл табл п пп ст вып"""
 )
 _MAY_END = _words_in(
     """al etc chr inc ltd co corp bros jr sr esq a.m p.m am pm ph.d m.d b.a m.a u.s u.k u.n e.u d.c
-    est dept univ assn ave blvd rd jan feb mar apr jun jul aug sep sept oct nov dec mon tue wed thu
+    dept univ assn ave blvd rd jan feb mar apr jun jul aug sep sept oct nov dec mon tue wed thu
     fri sat sun usw etc itd itp enz osv atd ecc st mt ft av ff bzgl т.д т.п др пр г гг в вв руб коп
-    тыс млн млрд чел"""
+    тыс млн млрд чел tsp tbsp oz lb lbs yd yds gal mi tys мин сек"""
 )
-_AND_SO_ON = _words_in("etc usw itd itp enz osv atd ecc")
+_BEFORE_CAPITAL = _words_in(  # of these, those that end a sentence before every capital letter
+    "etc usw itd itp enz osv atd ecc tsp tbsp oz lb lbs yd yds gal mi tys"
+)
 _MONTHS = _words_in(
     """januar februar märz april mai juni juli august september oktober november dezember
     jahrhundert weltkrieg auflage"""
@@ -214,7 +233,7 @@ def odd_kind(segment: str) -> str | None:
         return "code"
     if not _has_word(segment):
         return "only marks"
-    numeral = segment.strip(_OPENERS + _CLOSERS + ".．。、 ")
+    numeral = segment.strip(_OPENERS + _CLOSERS + ".．。、।။ ")
     return "a bare number" if numeral.isdigit() else None
 
 
@@ -319,7 +338,9 @@ def _blocks(text: str, units: _Units) -> list[tuple[int, int, bool]]:
         is_heading = _HEADING.match(line) is not None or _BOLD_LINE.fullmatch(line) is not None
         is_whole = is_unit[n] or n in rows or _HEADING.match(line) is not None
         begins = is_whole or is_heading or _ITEM.match(line) is not None
-        if continues and not begins and _is_wrapped(text[slice(*blocks[-1][:2])], line, width):
+        is_indented = text[max(start - 2, 0) : start].strip(" \t") == ""
+        last = text[slice(*blocks[-1][:2])] if continues else ""
+        if continues and not begins and _is_wrapped(last, line, width, is_indented):
             blocks[-1] = (blocks[-1][0], end, False)
         else:
             blocks.append((start, end, is_whole))
@@ -358,18 +379,20 @@ def _has_ended(line: str) -> bool:
     return not last or last in ":：" or _TERMINALS.fullmatch(last) is not None
 
 
-def _is_wrapped(line: str, following: str, width: int) -> bool:
+def _is_wrapped(line: str, following: str, width: int, is_indented: bool) -> bool:
     """Whether a line goes on in the `following` line of a text whose lines have up to `width`.
 
     It does after a comma and after the bare number of a list item. A longer line without a mark at
-    its end does if the next one begins in lower case. It also does if the first word of the next
-    line would not have fitted, in a text whose lines are as short as wrapped ones.
+    its end does if the next one begins in lower case, and so does a list item if the next line is
+    indented. It also does if the first word of the next line would not have fitted, in a text whose
+    lines are as short as wrapped ones.
     """
+    is_item = is_indented and _ITEM.match(line) is not None
     if _BARE_NUMBER.fullmatch(line) or line[-1] in COMMAS:
         return True
     line = line[line.rfind("\n") + 1 :]
     last = line.rstrip(_CLOSERS)[-1:]
-    if _has_ended(line) or len(line) < SHORT_LINE or is_unspaced(last):
+    if _has_ended(line) or (len(line) < SHORT_LINE and not is_item) or is_unspaced(last):
         return False
     if following[0].islower():
         return True
@@ -382,7 +405,7 @@ def _is_wrapped(line: str, following: str, width: int) -> bool:
 
 def _sentences_of_block(text: str, start: int, end: int, units: _Units) -> list[Span]:
     spans = []
-    at = start
+    begin = at = start
     while (match := _TERMINALS.search(text, at, end)) is not None:
         at = match.end()
         inside = units.end_around(match.start() + 1)
@@ -391,9 +414,11 @@ def _sentences_of_block(text: str, start: int, end: int, units: _Units) -> list[
             continue
         at = inside or at  # of a link whose text ends with the sentence
         closing = _CLOSING.match(text, at, end)
-        if closing is not None and not _opens(text, closing.start(), closing.end(), start, end):
+        if closing is not None and not _opens(text, closing.span(), begin, start, end):
             at = closing.end()
         if _ends_sentence(text, start, match, at, end):
+            emoji = _EMOJI.match(text, at, end)
+            at = emoji.end() if emoji is not None else at
             spans.append(_trimmed(text, start, at))
             start = at
             while start < end and text[start].isspace():
@@ -403,13 +428,19 @@ def _sentences_of_block(text: str, start: int, end: int, units: _Units) -> list[
     return spans
 
 
-def _opens(text: str, at: int, after: int, start: int, end: int) -> bool:
-    """Whether the marks [at, after) that could close a quote or emphasis open one instead.
+def _opens(text: str, marks: Span, begin: int, start: int, end: int) -> bool:
+    """Whether marks that could close a quote or emphasis open one instead.
 
-    They do if a letter follows directly and the sentence has no such mark before them.
+    They do if a letter follows directly and the sentence, from `start`, has no such mark before
+    them. In scripts without spaces, a letter follows closing marks too: there a straight quote
+    opens if the block, from `begin`, has an even number before it.
     """
-    follows = after < end and (text[after].isalnum() and not is_unspaced(text[after]))
-    return follows and text[at] not in "<[【" and text[at] not in text[start:at]
+    at, after = marks
+    if after == end or not text[after].isalnum() or text[at] in "<[【":
+        return False
+    if is_unspaced(text[after]):
+        return text[at] == '"' and text.count('"', begin, at) % 2 == 0
+    return text[at] not in text[start:at]
 
 
 def _ends_sentence(text: str, start: int, match: re.Match, at: int, end: int) -> bool:
@@ -417,6 +448,8 @@ def _ends_sentence(text: str, start: int, match: re.Match, at: int, end: int) ->
     marks = match[0]
     if at == end:
         return True
+    if at > match.end() and text[at - 1] in '」』）】”"' and _PARTICLE.match(text, at):
+        return False
     following = text[at]
     before = text[match.start() - 1] if match.start() > start else " "
     if any(mark in _ALWAYS for mark in marks):
@@ -438,9 +471,11 @@ def _ends_sentence(text: str, start: int, match: re.Match, at: int, end: int) ->
 
 
 def _is_spaced(text: str, match: re.Match, at: int) -> bool:
-    """Whether white space follows the marks and their closers, or the tag of an HTML block."""
+    """Whether white space follows the marks, their closers and emoji, or the tag of an HTML block."""
     tags = _BLOCK_TAG.search(text, match.end(), at) or _BLOCK_TAG.match(text, at)
-    return text[at].isspace() or tags is not None
+    emoji = _EMOJI.match(text, at)
+    after = at if emoji is None else emoji.end()
+    return text[after : after + 1].isspace() or tags is not None
 
 
 def _needs_no_space(mark: str, before: str, following: str) -> bool:
@@ -464,10 +499,7 @@ def _full_mark_ends(text: str, start: int, match: re.Match, at: int) -> bool:
     before = text[match.start() - 1 : match.start()]
     if match[0] == "．" and before.isdecimal() and following.isdecimal():
         return False
-    if match[0] == "．" and _BARE_NUMBER.fullmatch(text[start : match.end()]):
-        return False
-    quoted = at > match.end() and text[at - 1] in "」』）】”"
-    return not (quoted and _PARTICLE.match(text, at) is not None)
+    return match[0] not in "．।။" or _BARE_NUMBER.fullmatch(text[start : match.end()]) is None
 
 
 def _stop_ends(text: str, start: int, stop: int, first: str) -> bool:
@@ -484,11 +516,16 @@ def _stop_ends(text: str, start: int, stop: int, first: str) -> bool:
     word = match[0] if match else ""
     lowered = word.lower()
     is_start = _is_starter(first)
-    if lowered.isdecimal():
-        return not _is_ordinal(lowered, first, sentence)
+    if lowered.isdecimal() or _ROMAN.fullmatch(word):
+        return not _is_ordinal(word, first, sentence)
+    if len(word) == 1 and _ends_a_word(text, stop - 1):
+        return True
+    if _AND_SO_FORTH.search(text, max(start, stop - 5), stop):
+        return not first[:1].islower()
     if lowered in ("г", "в") and not text[:stop].rstrip("гв ")[-1:].isdecimal():
         return False
-    if lowered in _BEFORE_NUMBER and (first.isdecimal() or word in ("pp", "p")):
+    is_before_number = lowered in _BEFORE_NUMBER or lowered.endswith("str")
+    if is_before_number and (first.isdecimal() or word in ("pp", "p")):
         return False
     if lowered in _BEFORE_NAME and not (lowered == "v" and first.isdecimal()):
         return False
@@ -499,10 +536,10 @@ def _stop_ends(text: str, start: int, stop: int, first: str) -> bool:
             return False
         if lowered in ("a.m", "p.m", "am", "pm"):
             return first.lower() not in _AFTER_TIME
-        return is_start or lowered in _AND_SO_ON or not word.isascii()
-    if "." in word and re.fullmatch(r"(?:[^\W\d_]\.)+[^\W\d_]", word):  # an acronym
-        return is_start
-    return True
+        return is_start or lowered in _BEFORE_CAPITAL or not word.isascii()
+    if _ACRONYM.fullmatch(word):
+        return is_start and not first[:1].islower()
+    return _THAI_CONSONANTS.fullmatch(word) is None
 
 
 def _is_starter(first: str) -> bool:
@@ -515,12 +552,24 @@ def _is_starter(first: str) -> bool:
 def _is_ordinal(number: str, first: str, sentence: str) -> bool:
     """Whether the stop behind a number makes it an ordinal, as in `3. Oktober`.
 
-    A short number before a word in lower case is one, unless the text has no capitals.
+    A short number before a word in lower case is one, unless the text has no capitals; and so is a
+    Roman one.
     """
-    if len(number) > 2:
+    if number.isdecimal() and len(number) > 2:
         return False
     capital = next((character for character in sentence if character.isalpha()), "").isupper()
     return first.lower() in _MONTHS or (capital and first[:1].islower())
+
+
+def _ends_a_word(text: str, at: int) -> bool:
+    """Whether the letter at `at` ends a longer word or a path: `Bob's`, `a.b/c`.
+
+    A capital letter behind an apostrophe is an initial (d'A. Smith); Hebrew has no capitals.
+    """
+    before = text[at - 1 : at]
+    if before == "/":
+        return True
+    return before in ("'", "’", '"') and text[at - 2 : at - 1].isalpha() and not text[at].isupper()
 
 
 def _is_letter(word: str) -> bool:

@@ -11,24 +11,28 @@ import functools
 import unicodedata
 from collections.abc import Iterator, Sequence
 
-# Scripts that are written without spaces: Thai, Lao, Myanmar, Khmer, Han, Hiragana and Katakana.
-# The same ranges as in interface_html/templates/core.js.
+# Scripts that are written without spaces: Thai, Lao, Tibetan, Myanmar, Khmer, Tai, Balinese, Han,
+# Bopomofo, Hiragana, Katakana and Javanese. The same ranges as in interface_html/templates/core.js.
 UNSPACED_SCRIPTS = (
-    (0x0E00, 0x0EFF),
+    (0x0E00, 0x0FFF),
     (0x1000, 0x109F),
     (0x1780, 0x17FF),
-    (0x19E0, 0x19FF),
+    (0x1950, 0x19FF),
+    (0x1A20, 0x1AAF),
+    (0x1B00, 0x1B7F),
     (0x2E80, 0x2FDF),
     (0x3005, 0x3007),
     (0x3021, 0x3029),
     (0x3038, 0x303B),
     (0x3041, 0x309F),
     (0x30A1, 0x30FF),
+    (0x3105, 0x312F),
+    (0x31A0, 0x31BF),
     (0x31F0, 0x31FF),
     (0x3400, 0x4DBF),
     (0x4E00, 0x9FFF),
-    (0xA9E0, 0xA9FF),
-    (0xAA60, 0xAA7F),
+    (0xA980, 0xA9FF),
+    (0xAA60, 0xAADF),
     (0xF900, 0xFAFF),
     (0xFF66, 0xFF9F),
     (0x1B000, 0x1B16F),

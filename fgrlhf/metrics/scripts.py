@@ -4,7 +4,7 @@ The script of the references decides, so that a score is a function of the texts
 
     "auto"    BLEU    TER       references
     CJK       zh      asian     mostly Chinese characters, kana, bopomofo
-    unspaced  char    char      mostly Thai, Lao, Khmer, Burmese
+    unspaced  char    char      mostly Thai, Lao, Tibetan, Khmer, Burmese and others
     other     13a     tercom
 """
 
@@ -20,8 +20,8 @@ from fgrlhf.words import is_unspaced
 Script = Literal["CJK", "unspaced", "other"]
 
 FIRST_CJK = 0x2E80  # the radicals
-# scripts of South East Asia beyond it: additions to Burmese
-BURMESE = ((0xA9E0, 0xA9FF), (0xAA60, 0xAA7F))
+# scripts of South East Asia beyond it: Javanese, additions to Burmese, Tai Viet
+SOUTH_EAST = ((0xA980, 0xA9FF), (0xAA60, 0xAADF))
 _ASCII_WORD = re.compile("[a-z0-9]+")
 
 
@@ -77,7 +77,7 @@ def script_of(texts: Iterable[str]) -> Script:
 
 def _is_cjk(character: str) -> bool:
     code = ord(character)
-    return code >= FIRST_CJK and not any(first <= code <= last for first, last in BURMESE)
+    return code >= FIRST_CJK and not any(first <= code <= last for first, last in SOUTH_EAST)
 
 
 BLEU_TOKENIZERS: dict[Script, str] = {"CJK": "zh", "unspaced": "char", "other": "13a"}

@@ -11,9 +11,9 @@ window.FG = window.FG || {};
   const pattern = (source, flags = "") => new RegExp(source.replace(/\s+/g, ""), `u${flags}`);
 
   const COMMAS = ",;，；、､،؛՝፣፤၊";
-  const CLOSERS = "\"'”’»›)]}」』）】》〉〕］｝〗*_`";
+  const CLOSERS = "\"'”’»›)]}」』）】》〉〕］｝〗*_`~";
   const OPENERS = "\"'“‘«‹„([{「『（【《〈〔［*_`¿¡–—-";
-  const ALWAYS = "。！？．｡।॥۔؟።፧។៕။։‼⁇⁈⁉"; // need no space after them
+  const ALWAYS = "。！？．｡।॥۔؟።፧།༎༏༐༑។៕။։‼⁇⁈⁉"; // need no space after them
   const TERMINAL = `[.!?…;\\u037e${ALWAYS}]+`;
   const TERMINALS = pattern(TERMINAL, "g"),
     ALL_TERMINAL = pattern(`^${TERMINAL}$`),
@@ -26,6 +26,14 @@ window.FG = window.FG || {};
          | 【[^【】\\n]{1,60}】
          | </[A-Za-z][A-Za-z0-9]*> | <br[${S}]?/?>
          | [\\u200b\\u200e\\u200f\\u2060\\ufeff] )+`,
+      "y",
+    ),
+    EMOJI = pattern(
+      `(?: [${BLANK}]?
+         [\\u2639\\u263a\\u2665\\u2728\\u2764\\u2b50\\u{1f308}\\u{1f31f}\\u{1f388}-\\u{1f38a}
+          \\u{1f44b}-\\u{1f450}\\u{1f493}-\\u{1f49f}\\u{1f4aa}\\u{1f4af}\\u{1f525}\\u{1f5a4}
+          \\u{1f600}-\\u{1f64f}\\u{1f680}\\u{1f90c}-\\u{1f93a}\\u{1f970}-\\u{1f97a}\\u{1f9e1}]
+         [\\ufe0f\\u200d\\u{1f3fb}-\\u{1f3ff}]* )+`,
       "y",
     ),
     SPACED_CLAUSES = /[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\uaa60-\uaa7f]/,
@@ -68,29 +76,35 @@ window.FG = window.FG || {};
              (?: \\x20"[^"\\n]{0,200}" )? \\)
          | \\[ [^\\[\\]\\n]{1,40} \\] )
      | <\\x21-- (?: (?!-->) [^] ){0,2000} -->
-     | ។ល។`,
+     | ។ល។
+     | (?<!\\p{Nd}) (?: \\p{Nd}{1,2}\\.\\x20?\\p{Nd}{1,2}\\.\\x20?\\p{Nd}{4}
+         | \\p{Nd}{4}\\.\\x20?\\p{Nd}{1,2}\\.\\x20?\\p{Nd}{1,2} ) (?!\\p{Nd})`,
     "g",
   );
   const LINK_END = /["'”’*_]*\](?=[(\[])/uy;
   const NUMERAL = `(?:\\p{Nd}{1,4}(?:\\.\\p{Nd}{1,3}){0,3}
     |[A-Za-zА-Яа-яא-תأ-يก-ฮ가나다라마바사아자차카타파하]|[ivxIVX]{1,6})`;
+  const STEP = "(?:Step|STEP|Schritt|Paso|Étape|Passo|Шаг)";
   const ITEM = pattern(
     `^ [${S}]* (?: >[${S}]* )*
      (?: [\\-*+•‣▪●◦·–—] [${S}]
        | \\*{0,2} \\(? ${NUMERAL} [.\\)] \\*{0,2} (?:[${S}]|$)
-       | \\p{Nd}{1,4} [.\\)．）、]
+       | \\p{Nd}{1,4} [.\\)．）、।။]
        | [（\\(] (?:\\p{Nd}{1,4}|[一二三四五六七八九十]+) [）\\)]
        | [一二三四五六七八九十]+ [、．]
        | [\\u2460-\\u2473]
        | [0-9#*]\\ufe0f?\\u20e3
        | [\\u2190-\\u21ff\\u2300-\\u23ff\\u25a0-\\u27bf\\u2900-\\u297f\\u2b00-\\u2bff\\u{1f000}-\\u{1faff}]
-       | (?:Step|STEP|Schritt|Paso|Étape|Passo|Шаг)[${S}]\\p{Nd}{1,3}[${S}]?[.:\\)] )`,
+       | ${STEP}[${S}]\\p{Nd}{1,3}[${S}]?[.:\\)] )`,
   );
   const BOLD_LINE = /^(?:\*\*[^*\n]+\*\*:?|__[^_\n]+__:?)$/u,
     UNDERLINE = /^(?:={2,}|-{2,})$/,
     DASH = pattern(`[${S}]*(?:[–—―]|--?[${S}])`, "y"),
     LETTER_FOLLOWS = pattern(`[${S}]?[${LETTER}]\\.`, "y");
-  const BARE_NUMBER = pattern(`^(?:[^\\p{L}\\p{N}])*${NUMERAL}[.\\)．]\\**$`),
+  const BARE_NUMBER = pattern(`^(?:[^\\p{L}\\p{N}])*(?:${STEP}[${S}])?${NUMERAL}[.\\)．।။]\\**$`),
+    ROMAN = /^[IVXLC]{2,7}$/,
+    THAI_CONSONANTS = /^[ก-ฮ]{2,5}$/,
+    AND_SO_FORTH = pattern(`(?<![\\p{L}\\p{N}_])т\\.[${S}]?[дп]$`),
     NUMBER_AFTER_COLON = pattern(`[:：][${S}]+\\p{Nd}{1,3}\\.$`),
     HEADING = pattern(`^[${BLANK}]{0,3}#{1,6}[${S}]`),
     TABLE_ROW = pattern(`^[${S}]*\\|[^\\n]*\\|$`),
@@ -100,7 +114,7 @@ window.FG = window.FG || {};
       `[${escaped(OPENERS)}~≈$€£${S}]*([${LETTER}]+(?:['’][${LETTER}]+)?|\\p{Nd})?`,
       "y",
     ),
-    ACRONYM = pattern(`^(?:[${LETTER}]\\.)+[${LETTER}]$`);
+    ACRONYM = pattern(`^(?:(?:[${LETTER}]\\.)+[${LETTER}]|(?:[A-Z]{1,2}[a-z]?\\.)+[A-Z][A-Za-z]?)$`);
   const SHORT_LINE = 40, // characters; shorter lines are not wrapped ones
     FULL_LINE = 60,
     LONGEST_LINE = 120; // of a text with wrapped lines
@@ -111,15 +125,20 @@ window.FG = window.FG || {};
     mme mlle sr.a sra srta dra ing lic hr fr frau dott sig e.g i.e eg ie cf viz vs v resp z.b d.h
     u.a bzw ca approx p.ej p.ex bijv d.w.z o.a dhr mevr t.ex bl.a d.v.s f.eks np tj tzn tzw m.in
     ul św např tzv esim jl tp örn κ т.е напр см ср им ул пл пр акад проф д-р г-н г-жа
-    डॉ प्रो पं श्री सं вул ดร นพ พญ ผศ รศ ผศ.ดร รศ.ดร ศ.ดร`);
+    fa frl ud uds вул ดร นพ พญ ผศ รศ ผศ.ดร รศ.ดร ศ.ดร
+    डॉ डा प्रो पं श्री सं कु मो पू वि.सं ড ডা ডাঃ মো মোঃ ડૉ શ્રી திரு திருமதி டாக்டர் డా శ్రీ ಡಾ ಶ್ರೀ ഡോ ശ്രീ
+    बी सी डी एफ जी एच आई जे के एल एम एन पी क्यू आर एस टी यू वी डब्ल्यू एक्स वाई
+    பி சி டி எஃப் ஜி எச் ஜே கே எல் எம் என் ஆர் எஸ் யு வி டபிள்யூ ஒய்
+    బి సి డి ఎఫ్ జి హెచ్ జె కె ఎల్ ఎం ఎన్ పి ఆర్ ఎస్ టి యు వి వై`);
   const BEFORE_NUMBER = wordsIn(`
     no nos nr num núm fig figs eq eqs sec secs ch chap vol vols art ex pp p par para tab tbl app
-    op lines ver v abb kap bd s min max pop tel rs रु стр рис гл табл п пп ст вып`);
+    op lines ver v abb kap bd s min max pop tel rs est kl str रु стр рис гл табл п пп ст вып`);
   const MAY_END = wordsIn(`
-    al etc chr inc ltd co corp bros jr sr esq a.m p.m am pm ph.d m.d b.a m.a u.s u.k u.n e.u d.c est
+    al etc chr inc ltd co corp bros jr sr esq a.m p.m am pm ph.d m.d b.a m.a u.s u.k u.n e.u d.c
     dept univ assn ave blvd rd jan feb mar apr jun jul aug sep sept oct nov dec mon tue wed thu fri
-    sat sun usw etc itd itp enz osv atd ecc st mt ft av ff bzgl т.д т.п др пр г гг в вв руб коп тыс млн млрд чел`);
-  const AND_SO_ON = wordsIn("etc usw itd itp enz osv atd ecc");
+    sat sun usw etc itd itp enz osv atd ecc st mt ft av ff bzgl т.д т.п др пр г гг в вв руб коп тыс млн млрд чел
+    tsp tbsp oz lb lbs yd yds gal mi tys мин сек`);
+  const BEFORE_CAPITAL = wordsIn("etc usw itd itp enz osv atd ecc tsp tbsp oz lb lbs yd yds gal mi tys");
   const MONTHS = wordsIn(`
     januar februar märz april mai juni juli august september oktober november dezember
     jahrhundert weltkrieg auflage`);
@@ -143,7 +162,7 @@ window.FG = window.FG || {};
     BEFORE_NAME,
     BEFORE_NUMBER,
     MAY_END,
-    AND_SO_ON,
+    BEFORE_CAPITAL,
     MONTHS,
     AFTER_TIME,
     BEFORE_LETTER,
@@ -255,8 +274,9 @@ window.FG = window.FG || {};
       }
       const isHeading = HEADING.test(line) || BOLD_LINE.test(line),
         isWhole = isUnit[n] || rows.has(n) || HEADING.test(line),
-        begins = isWhole || isHeading || ITEM.test(line);
-      if (continues && !begins && isWrapped(lastText, line, width)) blocks[blocks.length - 1] = [last[0], end, false];
+        begins = isWhole || isHeading || ITEM.test(line),
+        isIndented = /^[ \t]*$/.test(text.slice(Math.max(start - 2, 0), start));
+      if (continues && !begins && isWrapped(lastText, line, width, isIndented)) blocks[blocks.length - 1] = [last[0], end, false];
       else blocks.push([start, end, isWhole]);
       continues = !isWhole && !isHeading;
     });
@@ -293,18 +313,20 @@ window.FG = window.FG || {};
     return !last || ":：".includes(last) || ALL_TERMINAL.test(last);
   }
 
-  function isWrapped(block, following, width) {
+  function isWrapped(block, following, width, isIndented) {
+    const isItem = isIndented && ITEM.test(block);
     if (BARE_NUMBER.test(block) || COMMAS.includes(block.slice(-1))) return true;
     const line = block.slice(block.lastIndexOf("\n") + 1),
       size = FG.points(line).length;
-    if (hasEnded(line) || size < SHORT_LINE || isUnspaced(lastOf(line))) return false;
+    if (hasEnded(line) || (size < SHORT_LINE && !isItem) || isUnspaced(lastOf(line))) return false;
     if (isLower(charAt(following, 0))) return true;
     const word = pattern(`[^${S}]+`).exec(following)[0];
     return FULL_LINE <= size && width <= LONGEST_LINE && size + FG.points(word).length >= width;
   }
 
   // ---- sentences ---------------------------------------------------------------------------------------------
-  function sentencesOfBlock(text, start, end, units) {
+  function sentencesOfBlock(text, begin, end, units) {
+    let start = begin;
     const head = text.slice(0, end),
       spans = [];
     let at = start;
@@ -318,8 +340,9 @@ window.FG = window.FG || {};
       }
       if (inside !== null) at = inside; // of a link whose text ends with the sentence
       const closing = matchAt(CLOSING, head, at);
-      if (closing && !opens(head, at, at + closing[0].length, start)) at += closing[0].length;
+      if (closing && !opens(head, at, at + closing[0].length, begin, start)) at += closing[0].length;
       if (endsSentence(head, start, marks, at)) {
+        at += matchAt(EMOJI, head, at)?.[0].length ?? 0;
         spans.push(trimmed(text, start, at));
         start = at;
         while (start < end && isSpace(text[start])) start++;
@@ -330,14 +353,16 @@ window.FG = window.FG || {};
   }
 
   // Whether the marks [at, after) that could close a quote or emphasis open one instead.
-  function opens(text, at, after, start) {
+  function opens(text, at, after, begin, start) {
     const following = charAt(text, after);
-    if (!hasWord(following) || isUnspaced(following) || "<[【".includes(text[at])) return false;
+    if (!hasWord(following) || "<[【".includes(text[at])) return false;
+    if (isUnspaced(following)) return text[at] === '"' && (text.slice(begin, at).split('"').length - 1) % 2 === 0;
     return !text.slice(start, at).includes(text[at]);
   }
 
   function endsSentence(text, start, marks, at) {
     if (at === text.length) return true;
+    if (at > marks.end && "」』）】”\"".includes(text[at - 1]) && matchAt(PARTICLE, text, at)) return false;
     const following = charAt(text, at),
       before = marks.start > start ? charBefore(text, marks.start) : " ",
       mark = marks.text.slice(-1);
@@ -354,7 +379,8 @@ window.FG = window.FG || {};
   // Whether white space follows the marks and their closers, or the tag of an HTML block.
   function isSpaced(text, marks, at) {
     for (let i = marks.end; i <= at; i++) if (matchAt(BLOCK_TAG, text, i)) return true;
-    return isSpace(text[at]);
+    const emoji = matchAt(EMOJI, text, at);
+    return isSpace(charAt(text, at + (emoji ? emoji[0].length : 0)));
   }
 
   // Whether `mark` can end a sentence between these characters, without a space after it.
@@ -367,10 +393,8 @@ window.FG = window.FG || {};
   function fullMarkEnds(text, start, marks, at) {
     const following = charAt(text, at);
     if (COMMAS.includes(following)) return false;
-    if (marks.text === "．" && isDigit(charBefore(text, marks.start)))
-      if (isDigit(following) || BARE_NUMBER.test(text.slice(start, marks.end))) return false;
-    const quoted = at > marks.end && "」』）】”\"".includes(text[at - 1]);
-    return !(quoted && matchAt(PARTICLE, text, at));
+    if (marks.text === "．" && isDigit(charBefore(text, marks.start)) && isDigit(following)) return false;
+    return !["．", "।", "။"].includes(marks.text) || !BARE_NUMBER.test(text.slice(start, marks.end));
   }
 
   // Whether a single `.` at `stop` ends the sentence that begins at `start`, before the word or digit `first`.
@@ -381,20 +405,24 @@ window.FG = window.FG || {};
       lowered = word.toLowerCase(),
       initial = charAt(first, 0),
       isStart = isStarter(first);
-    if (isDigit(lowered)) return !isOrdinal(lowered, first, sentence);
+    if (isDigit(lowered) || ROMAN.test(word)) return !isOrdinal(word, first, sentence);
+    if (FG.points(word).length === 1 && endsAWord(text, stop - word.length)) return true;
+    if (AND_SO_FORTH.test(text.slice(Math.max(start, stop - 5), stop))) return !isLower(initial);
     if ("гв".includes(lowered) && lowered.length === 1) {
       const shorter = text.slice(0, stop).replace(/[гв ]+$/, "");
       if (!isDigit(charBefore(shorter, shorter.length))) return false;
     }
-    if (BEFORE_NUMBER.has(lowered) && (isDigit(first) || word === "pp" || word === "p")) return false;
+    const isBeforeNumber = BEFORE_NUMBER.has(lowered) || lowered.endsWith("str");
+    if (isBeforeNumber && (isDigit(first) || word === "pp" || word === "p")) return false;
     if (BEFORE_NAME.has(lowered) && !(lowered === "v" && isDigit(first))) return false;
     if (isLetter(word)) return letterEnds(text, start, stop, word, first);
     if (MAY_END.has(lowered)) {
       if (isLower(initial) || isDigit(first) || !first) return false;
       if (["a.m", "p.m", "am", "pm"].includes(lowered)) return !AFTER_TIME.has(first.toLowerCase());
-      return isStart || AND_SO_ON.has(lowered) || !/^[\x00-\x7f]*$/.test(word);
+      return isStart || BEFORE_CAPITAL.has(lowered) || !/^[\x00-\x7f]*$/.test(word);
     }
-    return ACRONYM.test(word) ? isStart : true;
+    if (ACRONYM.test(word)) return isStart && !isLower(initial);
+    return !THAI_CONSONANTS.test(word);
   }
 
   // Whether a word often begins sentences, and is written as their beginning.
@@ -404,10 +432,18 @@ window.FG = window.FG || {};
   }
 
   function isOrdinal(number, first, sentence) {
-    if (FG.points(number).length > 2) return false;
+    if (isDigit(number) && FG.points(number).length > 2) return false;
     const letter = /\p{L}/u.exec(sentence)?.[0] || "",
       isCapital = /^\p{Uppercase}$/u.test(letter);
     return MONTHS.has(first.toLowerCase()) || (isCapital && isLower(charAt(first, 0)));
+  }
+
+  // Whether the letter at `at` ends a longer word or a path: `Bob's`, `a.b/c`.
+  function endsAWord(text, at) {
+    const before = charBefore(text, at);
+    if (before === "/") return true;
+    const isUpper = /^\p{Uppercase}$/u.test(charAt(text, at));
+    return ["'", "’", '"'].includes(before) && /^\p{L}$/u.test(charBefore(text, at - 1)) && !isUpper;
   }
 
   // Whether a word is one letter, which a stop can abbreviate. A Korean syllable is a word.
