@@ -97,7 +97,9 @@ _UNITS = re.compile(
         | \[ [^\[\]\n]{1,40} \] )
     | <!-- (?: (?!-->) . ){0,2000} -->
     | ។ល។                             # Khmer "et cetera"
-    | (?<!\d) (?: \d{1,2}\.[ ]?\d{1,2}\.[ ]?\d{4} | \d{4}\.[ ]?\d{1,2}\.[ ]?\d{1,2} ) (?!\d)  # dates
+    | (?<!\d) (?:                      # dates
+        \d{1,2}\.[ ]?\d{1,2}\.[ ]?\d{4} | \d{4}\.[ ]?\d{1,2}\.[ ]?\d{1,2}
+      ) (?!\d)
     """,
     re.VERBOSE | re.DOTALL,
 )
@@ -471,7 +473,7 @@ def _ends_sentence(text: str, start: int, match: re.Match, at: int, end: int) ->
 
 
 def _is_spaced(text: str, match: re.Match, at: int) -> bool:
-    """Whether white space follows the marks, their closers and emoji, or the tag of an HTML block."""
+    """Whether white space follows the marks, closers and emoji, or the tag of an HTML block."""
     tags = _BLOCK_TAG.search(text, match.end(), at) or _BLOCK_TAG.match(text, at)
     emoji = _EMOJI.match(text, at)
     after = at if emoji is None else emoji.end()
