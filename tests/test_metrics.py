@@ -235,6 +235,7 @@ def test_exact_match_by_hand():
     assert exact_match(" the  cat\n", ["a dog", "the cat"]) == 1
     assert exact_match("The cat", ["the cat"]) == 0 and exact_match("the cat.", ["the cat"]) == 0
     assert exact_match("", [""]) == 1
+    assert exact_match("cafe\u0301", ["caf\u00e9"]) == 1 == exact_match("가", ["\u1100\u1161"])
 
 
 def test_distinct_by_hand():
@@ -403,7 +404,18 @@ def test_the_registry_builds_every_name(monkeypatch, language_model):
     assert lower == {"perplexity", "repetition", "ter"}
 
 
-@pytest.mark.parametrize("text", ["我们在茶馆里等你。", "駅で友達を待つ。", "เราชอบดื่มชา"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "我们在茶馆里等你。",
+        "駅で友達を待つ。",
+        "ここでまつ",
+        "ﾄﾞﾗﾏをみる",
+        "ㄅㄆㄇㄈ",
+        "เราชอบดื่มชา",
+        "ང་བདེ་པོ་ཡིན།",
+    ],
+)
 def test_scripts_without_spaces_have_words_for_bleu_and_ter(text):
     score, counts = overlap.bleu(text, [text])
     assert score == pytest.approx(100) and overlap.corpus_bleu(counts) == pytest.approx(100)
@@ -416,6 +428,12 @@ def test_ter_of_one_changed_character_by_hand():
     assert overlap.ter(text, [reference])[0] == pytest.approx(100 / 10)
     assert overlap.ter(text, [reference], "char")[0] == pytest.approx(100 / 10)
     assert overlap.ter(text, [reference], "tercom")[0] == 100
+    # sacrebleu's `zh` and `asian` take a run of kana for one word
+    reference, text = "ここでまっている", "ここでまってくる"
+    assert overlap.ter(text, [reference])[0] == pytest.approx(100 / 8)
+    assert overlap.ter(text, [reference], "asian")[0] == 100
+    assert overlap.bleu(text, [reference])[0] > 50
+    assert overlap.bleu_tokenizer(["请读《ドラマ》这本很长的书吧，我昨天在店里已经看完了"]) == "zh"
 
 
 def test_a_tokenizer_is_chosen_by_key():

@@ -5,6 +5,7 @@ ROUGE is in fgrlhf/evaluators.py, METEOR in fgrlhf/metrics/meteor.py.
 
 from collections.abc import Sequence
 from functools import cache
+from unicodedata import normalize
 
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
@@ -121,7 +122,7 @@ def ter(text: str, references: Sequence[str], tokenizer: str = "auto") -> tuple[
     case:lc|tok:tercom|norm:no|punct:yes|asian:no.
 
     Args:
-      tokenizer: "tercom": words between spaces, as above; "asian": also Chinese characters and kana
+      tokenizer: "tercom": words between spaces, as above; "asian": also Chinese characters
         are words (norm:yes|asian:yes); "char": every character is a word; "auto": by the script of
         the references (`ter_tokenizer`).
     Returns:
@@ -152,6 +153,7 @@ def exact_match(text: str, references: Sequence[str]) -> float:
     """1 if the response equals a reference, else 0.
 
     Case matters. A run of white space equals one space; white space at either end is ignored.
+    Composed and decomposed characters are equal (NFC).
     """
-    words = text.split()
-    return float(any(words == reference.split() for reference in references))
+    words = normalize("NFC", text).split()
+    return float(any(words == normalize("NFC", other).split() for other in references))
