@@ -356,6 +356,10 @@ DIALOG = "\n\nHuman: Hi\n\nAssistant: Hello!\n\nHuman: How are you?\n\nAssistant
             {"prompt": "p", "responses": [[USER, GOOD], [USER, BAD]], "preferences": [[0, 1]]},
             ("p", GOOD["content"], BAD["content"]),
         ),
+        (
+            {"responses": [[*TALK, GOOD], [*TALK, BAD]], "preferences": [[0, 1]]},
+            (TALK_TEXT, GOOD["content"], BAD["content"]),
+        ),
     ],
 )
 def test_pairs_of_the_hub(row, texts):
@@ -363,6 +367,18 @@ def test_pairs_of_the_hub(row, texts):
     asked = Prompt("7", prompt, messages=messages_in(prompt))
     expected = Comparison(asked, (Answer(better), Answer(worse)), ((0, 1),))
     assert parse(COMPARISONS, row) == expected
+
+
+def test_conversations_that_answer_different_prompts_are_refused():
+    row = {"prompt": "p", "responses": [[*TALK, GOOD], [USER, BAD]], "preferences": [[0, 1]]}
+    with pytest.raises(RowError, match="begins with other messages than `responses"):
+        parse(COMPARISONS, row)
+
+
+def test_a_prompt_that_the_assistant_would_have_to_answer_itself_is_refused():
+    for row_format in (PROMPTS, DEMONSTRATIONS):
+        with pytest.raises(RowError, match="a prompt ends with the user's"):
+            parse(row_format, {"prompt": [USER, GOOD], "response": "a"})
 
 
 @pytest.mark.parametrize(
@@ -889,6 +905,12 @@ def test_rejected_completions_are_no_demonstrations(tmp_path):
     items, counts = read(DEMONSTRATIONS, tmp_path, [good, bad])
     assert [item.response for item in items] == ["b"]
     assert counts == {"rows with `label` false, whose completions were rejected": 1}
+    for also in (bad | {"label": 0}, {"prompt": "a", "response": "c", "label": False}):
+        items, _ = read(DEMONSTRATIONS, tmp_path, [good, also])
+        assert [item.response for item in items] == ["b"]
+    rated = {"prompt": "a", "response": "c", "label": 0}  # perhaps the class of the response
+    assert len(read(DEMONSTRATIONS, tmp_path, [good, rated])[0]) == 2
+    read(DEMONSTRATIONS, tmp_path, [good, bad])
     with pytest.raises(UserError, match="row 1, `label`: is false: this is an unpaired preference"):
         DEMONSTRATIONS.read(tmp_path / "rows.jsonl")  # as training does
 

@@ -27,7 +27,7 @@ from fgrlhf.data.rows import Columns, Row, check_columns, look_up
 from fgrlhf.data.shapes import PromptText, conversation_prompt, messages_of, split_answer
 from fgrlhf.metrics.clusters import CLUSTER
 from fgrlhf.models.dialogs import messages_in
-from fgrlhf.text_types import Prompt
+from fgrlhf.text_types import ASSISTANT, Prompt
 
 Item = TypeVar("Item")
 RESPONSE, SOURCE = "response", "source"
@@ -151,7 +151,14 @@ def prompt_text(row: Row, *names: str) -> PromptText:
     value = row.get(name)
     if isinstance(value, list):
         key = row.key(name)
-        return conversation_prompt(key, messages_of(key, value))
+        messages = messages_of(key, value)
+        if messages[-1][0] == ASSISTANT:
+            raise RowError(
+                f"{key}[{len(messages) - 1}].role",
+                "is the assistant, which would have to answer itself: a prompt ends with the user's"
+                " message",
+            )
+        return conversation_prompt(key, messages)
     return PromptText.of(row.text(name))
 
 

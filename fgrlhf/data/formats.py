@@ -73,7 +73,7 @@ from fgrlhf.data.shapes import (
     split_dialogs,
     split_marked_steps,
 )
-from fgrlhf.text_types import Prompt
+from fgrlhf.text_types import Message, Prompt
 
 
 @dataclass(frozen=True)
@@ -114,8 +114,14 @@ def _parse_demonstration(row: Row, number: int) -> Demonstration:
 
 
 def _refuse_rejected(row: Row) -> None:
-    """Raise `LeftOutError` for an unpaired preference, {prompt, completion, label}, that is bad."""
-    if row.has("completion") and row.values.get("label") is False:
+    """Raise `LeftOutError` for an unpaired preference, {prompt, completion, label}, that is bad.
+
+    A file of columns can have 0 for false, which in a row with another key than `completion` may
+    mean something else.
+    """
+    label = row.values.get("label")
+    is_zero = isinstance(label, int) and label == 0 and row.has("completion")
+    if label is False or is_zero:
         raise LeftOutError(
             "label",
             "is false: this is an unpaired preference, and its completion was rejected, so that no"
@@ -134,8 +140,7 @@ def _demonstration_row(demonstration: Demonstration) -> dict[str, Any]:
 
 def _parse_comparison(row: Row, number: int) -> Comparison:
     if row.first_given("responses", "chosen") == "responses":
-        text = prompt_text(row, "prompt")
-        texts = _compared_texts(row)
+        text, texts = _compared_texts(row)
         pairs, margins = _pairs(row, len(texts))
     else:
         # raise an error that names all possible keys if the row has neither form
@@ -152,18 +157,32 @@ def _parse_comparison(row: Row, number: int) -> Comparison:
     return Comparison(prompt, answers, pairs, margins)
 
 
-def _compared_texts(row: Row) -> list[str]:
-    """The responses: texts, blank ones too, or conversations that end with the response."""
+def _compared_texts(row: Row) -> tuple[PromptText, list[str]]:
+    """The prompt, and the responses: texts, blank ones too, or conversations that end with them.
+
+    Conversations may begin with the messages of the prompt. They are the prompt if the row has no
+    other.
+    """
     key = row.key("responses")
     texts = []
+    beginnings = []
     for i, value in enumerate(check_list(key, row.get("responses"))):
         name = f"{key}[{i}]"
+        beginning: list[Message] = []
         if isinstance(value, list):
-            _, value = split_answer(name, messages_of(name, value))
+            beginning, value = split_answer(name, messages_of(name, value))
+        beginnings.append(beginning)
+        if beginning != beginnings[0]:
+            raise RowError(
+                name,
+                f"begins with other messages than `{key}[0]`: all must answer the same prompt",
+            )
         texts.append(check_text(name, value, may_be_blank=True))
     if len(texts) < 2:
         raise RowError(key, f"a comparison needs two or more responses, there are {len(texts)}")
-    return texts
+    if beginnings[0] and not row.has("prompt"):
+        return conversation_prompt(key, beginnings[0]), texts
+    return prompt_text(row, "prompt"), texts
 
 
 JUDGED_BY = ("preferences", "ranking", "scores")  # of several, the first one counts

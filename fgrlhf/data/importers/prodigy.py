@@ -21,6 +21,16 @@ from fgrlhf.data.importers.tools import COMMENT
 from fgrlhf.data.judgements import NO_ERROR, SOURCE, SPAN_ASPECT, JudgedResponse, Judgement
 
 MANUAL = ("ner_manual", "spans_manual")  # interfaces in which people mark spans
+# interfaces in which nobody marks errors, although their rows can have a list of spans
+OTHER_INTERFACES = (
+    "relations",
+    "choice",
+    "classification",
+    "text",
+    "text_input",
+    "compare",
+    "diff",
+)
 # keys that say how a task was shown, or that are read
 TASK_KEYS = ("text", "spans", "tokens", "answer", "label", "accept", "options", "relations")
 MARKED_KEYS = ("start", "end")
@@ -113,7 +123,8 @@ def _answers(
     tokens = check_list("tokens", row.get("tokens") or [])
     for i, value in enumerate(spans):
         yield from _mark(number, f"spans[{i}]", value, tokens, SPAN_ASPECT, response, report)
-    if not spans and (row.get("spans") == [] or row.get("_view_id") in MANUAL):
+    asks_for_spans = row.get("spans") == [] and row.get("_view_id") not in OTHER_INTERFACES
+    if not spans and (asks_for_spans or row.get("_view_id") in MANUAL):
         yield Judgement(SPAN_ASPECT, NO_ERROR)
     label = optional_text("label", row.get("label"))
     if label is not None:

@@ -170,8 +170,10 @@ def _annotation_judgements(
       texts: the text of each side, and the task's other texts by their keys and names.
       aspect: an annotation without a judgement of it is `no error`; None: one without results is.
     """
-    for i, value in enumerate(check_list("annotations", row.get("annotations") or [])):
-        name = f"annotations[{i}]"
+    # releases before 1.0 called them completions
+    key = "annotations" if row.get("annotations") is not None else "completions"
+    for i, value in enumerate(check_list(key, row.get(key) or [])):
+        name = f"{key}[{i}]"
         annotation = check_object(name, value)
         if annotation.get("was_cancelled"):
             report.losses["cancelled annotations"] += 1
@@ -188,9 +190,14 @@ def _annotation_judgements(
         controls = [result.get("from_name") for result in results if isinstance(result, Mapping)]
         if aspect is not None and aspect not in controls and results:
             yield Judgement(UNMARKED, NO_ERROR, annotator=annotator)
-        types = [result.get("type") for result in results if isinstance(result, Mapping)]
-        if aspect is None and results and not any(kind in MARKS for kind in types):
+        if aspect is None and results and not any(map(_is_mark, results)):
             report.notes[OTHER_RESULTS] += 1
+
+
+def _is_mark(result: Any) -> bool:
+    """Whether a result is about a part of the text."""
+    value = result.get("value") if isinstance(result, Mapping) else None
+    return isinstance(value, Mapping) and any(value.get(name) is not None for name in OFFSETS)
 
 
 def _prediction_judgements(

@@ -36,9 +36,13 @@ def unpaired(path: str | Path, report: Report) -> list[Comparison]:
         text = prompt_text(row, "prompt")
         completion = response_text(row, "completion")
         label = row.get("label")
-        if not isinstance(label, bool):
+        if not isinstance(label, int) or label not in (0, 1):
             raise RowError("label", "must be true for a good completion or false for a bad one")
-        return prompt_of(row, number, text, references_of(row, "references")), completion, label
+        return (
+            prompt_of(row, number, text, references_of(row, "references")),
+            completion,
+            bool(label),
+        )
 
     by_prompt: dict[str, _Judged] = {}
     for prompt, completion, is_good in read_objects(path, read, report):
