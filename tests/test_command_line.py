@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 from pydantic import Field
 
+from fgrlhf.algorithms import registry
 from fgrlhf.base.errors import UserError
 from fgrlhf.cli import completion, env, rl
+from fgrlhf.cli import main as command
 from fgrlhf.cli.command_line import settings_from, task_and_rest
-from fgrlhf.cli.main import COMMANDS, usage
+from fgrlhf.cli.main import ALGORITHMS, COMMANDS, usage
 from fgrlhf.configs.strict import StrictModel
 from interface_html.command import PROGRAMS
 
@@ -156,6 +158,43 @@ def test_a_forgotten_config_and_a_flag_are_said():
         rl.main(["numbers", "train.lr=1"])
     with pytest.raises(UserError, match="`--train.lr=1` is not an override: write it as section"):
         rl.main(["numbers", "tasks/numbers/mini_rl_config.yml", "--train.lr=1"])
+
+
+def test_a_setting_before_the_task_is_said():
+    for setting in ("--model_name_or_path", "algorithm.name=grpo"):
+        with pytest.raises(UserError, match=f"the task is missing: it comes before `{setting}`"):
+            rl.main([setting, "x"])
+    with pytest.raises(UserError, match="the config file is missing: it comes before `--use_vllm`"):
+        rl.main(["numbers", "--use_vllm"])
+
+
+@pytest.mark.parametrize(
+    ("typed", "answer"),
+    [
+        ("grpo", "it is an algorithm: fgrlhf rl TASK config.yml algorithm.name=grpo"),
+        ("PPO", "algorithm.name=ppo"),
+        ("train", "write `fgrlhf sft`, `fgrlhf rm`, `fgrlhf rl`"),
+        ("--version", "`fgrlhf env` prints the versions"),
+        ("evaluat", "did you mean `evaluate`"),
+    ],
+)
+def test_what_to_type_for_other_words(typed, answer, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["fgrlhf", typed, "config.yml"])
+    with pytest.raises(UserError, match=answer):
+        command.main()
+
+
+def test_help_of_a_command(monkeypatch, capsys):
+    for typed, answer in (("help", "usage: fgrlhf COMMAND"), ("help rl", "usage: fgrlhf rl TASK")):
+        monkeypatch.setattr(sys, "argv", ["fgrlhf", *typed.split()])
+        with pytest.raises(SystemExit) as ended:
+            command.main()
+        assert ended.value.code == 0
+        assert capsys.readouterr().out.startswith(answer)
+
+
+def test_the_algorithms_that_are_no_commands():
+    assert sorted(ALGORITHMS) == sorted(registry.ALGORITHMS)
 
 
 def test_an_argument_in_another_encoding_is_refused():

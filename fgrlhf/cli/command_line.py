@@ -72,7 +72,7 @@ def parse_cli(model: type[Model], argv: Sequence[str] | None = None, usage: str 
     if any(argument in ("-h", "--help") for argument in argv):
         print("\n".join([usage, "keys:", *describe(model)]))
         sys.exit(0)
-    if not argv or ("=" in argv[0] and not Path(argv[0]).exists()):
+    if not argv or (not Path(argv[0]).exists() and ("=" in argv[0] or argv[0].startswith("-"))):
         before = f": it comes before `{shorten(argv[0])}`" if argv else ""
         raise UserError(f"the config file is missing{before}\n{usage}\n`--help` lists every key")
     return load_config(model, argv[0], argv[1:])
@@ -82,6 +82,9 @@ def task_and_rest(argv: Sequence[str] | None, usage: str) -> "tuple[Task, list[s
     """The task named by the first argument, and the other arguments.
 
     Without arguments, or if the first is `--help`, print the usage and exit.
+
+    Raises:
+      UserError: there is no such task, or a setting comes before it.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help"):
@@ -91,6 +94,11 @@ def task_and_rest(argv: Sequence[str] | None, usage: str) -> "tuple[Task, list[s
             f" `{command} TASK --help` lists the keys for a task."
         )
         sys.exit(0 if arguments else 2)
+    if arguments[0].startswith("-") or "=" in arguments[0]:
+        raise UserError(
+            f"the task is missing: it comes before `{shorten(arguments[0])}`\n{usage}\nOther forms"
+            " of settings, such as `--key value`, are not read"
+        )
     return load_task(arguments[0]), arguments[1:]
 
 

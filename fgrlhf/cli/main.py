@@ -76,6 +76,20 @@ COMMANDS = {
     "completion": ("fgrlhf.cli.completion", "bash|zsh", "shell completion, to be sourced"),
 }
 
+# words that are typed for a command -> what to type
+ALGORITHMS = ("ppo", "a2c", "nlpo", "trpo", "reinforce", "rloo", "grpo", "gpg")
+OTHER_WORDS = {
+    **{
+        name: f"it is an algorithm: fgrlhf rl TASK config.yml algorithm.name={name}"
+        for name in ALGORITHMS
+    },
+    **dict.fromkeys(
+        ["train", "finetune", "fine-tune"],
+        "write `fgrlhf sft`, `fgrlhf rm`, `fgrlhf rl` or `fgrlhf dpo` for what is to be trained",
+    ),
+    **dict.fromkeys(["version", "--version", "-V"], "`fgrlhf env` prints the versions"),
+}
+
 
 def usage() -> str:
     lines = []
@@ -91,10 +105,14 @@ def usage() -> str:
 
 def main() -> None:
     arguments = sys.argv[1:]
+    if arguments[:1] == ["help"]:  # `help COMMAND` is `COMMAND --help`
+        arguments = [*arguments[1:2], "--help"]
     if not arguments or arguments[0] in ("-h", "--help"):
         print(usage())
         sys.exit(0 if arguments else 2)
     command, *rest = arguments
+    if command.lower() in OTHER_WORDS:
+        raise UserError(f"there is no command `{command}`: {OTHER_WORDS[command.lower()]}")
     if command not in COMMANDS:
         raise UserError(f"there is no command `{command}`: {suggestion(command, list(COMMANDS))}")
     wait_passively()
