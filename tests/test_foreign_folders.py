@@ -1,18 +1,31 @@
 """Folders of peft, TRL and transformers as starts, and our folders as theirs."""
 
 import json
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
 import tiny
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import (
+    IA3Config,
+    LoKrConfig,
+    LoraConfig,
+    PromptTuningConfig,
+    VeraConfig,
+    get_peft_model,
+)
 from tokenizers import Tokenizer
 from transformers import (
     AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
     AutoTokenizer,
+    BertConfig,
+    BertForMaskedLM,
     GenerationConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
 )
 
 from fgrlhf.base.errors import UserError
@@ -38,16 +51,19 @@ def logits_of(folder) -> torch.Tensor:
         return model(tokenizer(TEXT, return_tensors="pt")["input_ids"]).logits
 
 
-def with_adapter(model, folder: Path, **settings) -> torch.nn.Module:
-    """Save random adapters on a model, as a trainer with LoRA does; returns the adapted model."""
-    config = LoraConfig(r=4, target_modules=["c_attn"], fan_in_fan_out=True, **settings)
+def adapt(model, config, folder: Path) -> torch.nn.Module:
+    """Save an adapter with random weights on a model; returns the adapted model."""
     adapted = get_peft_model(model, config)
     torch.manual_seed(1)
-    for name, parameter in adapted.named_parameters():
-        if ".lora_" in name:
-            torch.nn.init.normal_(parameter, std=0.5)
+    with torch.no_grad():
+        for parameter in adapted.parameters():
+            if parameter.requires_grad:
+                parameter.add_(0.3 * torch.randn_like(parameter))
     adapted.save_pretrained(folder)
     return adapted.eval()
+
+
+C_ATTN = {"r": 4, "target_modules": ["c_attn"], "fan_in_fan_out": True}
 
 
 @pytest.fixture
@@ -56,7 +72,7 @@ def adapter(tmp_path) -> tuple[Path, torch.Tensor]:
     tiny.gpt2().save(tmp_path / "base")
     base = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "base")
-    adapted = with_adapter(base, tmp_path / "adapter", task_type="CAUSAL_LM")
+    adapted = adapt(base, LoraConfig(task_type="CAUSAL_LM", **C_ATTN), tmp_path / "adapter")
     with torch.no_grad():
         logits = adapted(tokenizer(TEXT, return_tensors="pt")["input_ids"]).logits
     return tmp_path / "adapter", logits
@@ -122,13 +138,97 @@ def test_an_adapter_of_a_reward_model_brings_its_head(tmp_path):
     base = AutoModelForSequenceClassification.from_pretrained(
         tmp_path / "base", num_labels=1, pad_token_id=0
     )
-    adapted = with_adapter(base, tmp_path / "adapter", task_type="SEQ_CLS")
+    adapted = adapt(base, LoraConfig(task_type="SEQ_CLS", **C_ATTN), tmp_path / "adapter")
     ids = AutoTokenizer.from_pretrained(tmp_path / "base")(TEXT, return_tensors="pt")["input_ids"]
     with torch.no_grad():
         expected = adapted(ids).logits
     main(["model", str(tmp_path / "adapter"), f"output_dir={tmp_path}/merged"])
     merged = AutoModelForSequenceClassification.from_pretrained(tmp_path / "merged").eval()
     assert torch.allclose(merged(ids).logits, expected, atol=1e-5)
+
+
+QV = {"target_modules": ["q_proj", "v_proj"]}
+TABLES = {"target_modules": ["embed_tokens", "q_proj"]}
+ADAPTERS = {
+    "dora": LoraConfig(use_dora=True, **QV),
+    "rslora": LoraConfig(use_rslora=True, rank_pattern={"q_proj": 2}, **QV),
+    "embeddings": LoraConfig(**TABLES),
+    "embeddings and output": LoraConfig(ensure_weight_tying=True, **TABLES),
+    "output": LoraConfig(target_modules=["lm_head", "q_proj"]),
+    "whole output": LoraConfig(modules_to_save=["lm_head"], **QV),
+    "tokens": LoraConfig(trainable_token_indices=[3, 4], **QV),
+    "ia3": IA3Config(target_modules=["v_proj", "down_proj"], feedforward_modules=["down_proj"]),
+    "lokr": LoKrConfig(r=4, **QV),
+    "vera": VeraConfig(r=4, target_modules=["q_proj"]),
+}
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:peft")
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+@pytest.mark.parametrize("kind", ADAPTERS)
+def test_adapters_of_every_kind_are_merged(kind, tied, tmp_path):
+    """Embeddings and output layer may share weights, of which an adapter may change one."""
+    words = tiny.tokenizer()
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=len(words),
+            hidden_size=32,
+            intermediate_size=48,
+            num_hidden_layers=1,
+            num_attention_heads=4,
+            pad_token_id=0,
+            eos_token_id=1,
+            tie_word_embeddings=tied,
+            initializer_range=0.2,
+        )
+    )
+    model.save_pretrained(tmp_path / "base")
+    words.save_pretrained(tmp_path / "base")
+    base = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    adapted = adapt(base, deepcopy(ADAPTERS[kind]), tmp_path / "adapter")
+    with torch.no_grad():
+        expected = adapted(words(TEXT, return_tensors="pt")["input_ids"]).logits
+    main(["model", str(tmp_path / "adapter"), f"output_dir={tmp_path}/merged"])
+    assert (expected - logits_of(tmp_path / "base")).abs().max() > 0.1
+    assert torch.allclose(logits_of(tmp_path / "merged"), expected, atol=1e-4)
+
+
+def test_a_trained_prompt_is_no_weight(adapter, tmp_path):
+    base = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    config = PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)
+    adapt(base, config, tmp_path / "prompt")
+    with pytest.raises(UserError, match="is a trained prompt"):
+        main(["model", str(tmp_path / "prompt"), f"output_dir={tmp_path}/merged"])
+
+
+def test_layers_that_training_made_must_be_in_the_adapter(tmp_path):
+    """A masked language model has no pooler, with which the classifier was trained."""
+    words = tiny.tokenizer()
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1}
+    bert = BertForMaskedLM(BertConfig(vocab_size=len(words), num_attention_heads=4, **sizes))
+    bert.save_pretrained(tmp_path / "base")
+    words.save_pretrained(tmp_path / "base")
+    base = AutoModelForSequenceClassification.from_pretrained(tmp_path / "base", num_labels=2)
+    config = LoraConfig(task_type="SEQ_CLS", target_modules=["query"])
+    adapt(deepcopy(base), config, tmp_path / "adapter")
+    with pytest.raises(UserError, match="pooler.*modules_to_save"):
+        main(["model", str(tmp_path / "adapter"), f"output_dir={tmp_path}/merged"])
+    # a head that is nowhere, although the adapter names no task
+    adapt(base, LoraConfig(target_modules=["query"]), tmp_path / "no task")
+    with pytest.raises(UserError, match="no tensor of the head"):
+        main(["model", str(tmp_path / "no task"), f"output_dir={tmp_path}/merged"])
+
+
+def test_a_folder_that_computes_something_else_is_not_written(tmp_path):
+    tiny.t5().save(tmp_path / "base")
+    base = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "base")
+    # the copy of the embeddings is trained, but both stacks read the original
+    config = LoraConfig(task_type="SEQ_2_SEQ_LM", target_modules=["q"], modules_to_save=["shared"])
+    adapt(base, config, tmp_path / "adapter")
+    with pytest.raises(UserError, match="computes something else"):
+        main(["model", str(tmp_path / "adapter"), f"output_dir={tmp_path}/merged"])
+    assert not (tmp_path / "merged").exists()
 
 
 def test_a_run_without_trained_parameters_is_refused():

@@ -5,7 +5,10 @@
 Trainers that use LoRA write a folder of an adapter only (`adapter_config.json`), which names its
 model. The merged model is an ordinary folder, which every stage and every other program reads:
 
-    W' = W + scale * B A        for the weight W of each adapted layer
+    W' = W + scale * B A        for the weight W of each layer that LoRA adapts
+
+Other adapters of peft that can be merged (DoRA, IA3, LoHa, LoKr, VeRA, trained tokens) are merged
+too. The written folder is loaded again: it must compute what the model with its adapter does.
 
 The folder appears by one rename once it is complete, so an interruption leaves nothing behind.
 """
@@ -13,13 +16,14 @@ The folder appears by one rename once it is complete, so an interruption leaves 
 import os
 import shutil
 import tempfile
+import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
-from peft import PeftConfig, PeftModel
+from peft import PeftConfig, PeftModel, get_peft_model_state_dict
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
@@ -42,7 +46,22 @@ MODEL_CLASSES: dict[str, Any] = {
     "SEQ_CLS": AutoModelForSequenceClassification,
     "TOKEN_CLS": AutoModelForTokenClassification,
 }
-HEADS = ("score.weight", "classifier.weight", "classifier.out_proj.weight")  # one row per label
+# endings of the class that `auto_mapping` names where no task is given
+TASKS = {
+    "ForCausalLM": "CAUSAL_LM",
+    "ForSequenceClassification": "SEQ_CLS",
+    "ForTokenClassification": "TOKEN_CLS",
+}
+HEADS = (  # weights with one row per label
+    "score.weight",
+    "classifier.weight",
+    "classifier.out_proj.weight",
+    "classification_head.out_proj.weight",
+    "logits_proj.weight",
+)
+ROOT = "base_model.model."  # before the names of an adapter's tensors
+TRIED_TOKENS = 32  # of the vocabulary, in the comparison of both models
+CHANGE = 1e-3  # a smaller difference, relative to the largest output, is rounding
 
 
 def merge_adapter(adapter: str | Path, folder: str | Path, base: str | None = None) -> Path:
@@ -67,17 +86,25 @@ def merge_adapter(adapter: str | Path, folder: str | Path, base: str | None = No
             " (base_model_name_or_path): name it with base=..."
         )
     with hold(folder.parent), new_folder(folder) as temporary:
-        with tempfile.TemporaryDirectory(dir=folder.parent) as name:
-            model, tokenizer = _merged(adapter, base, Path(name))
+        with tempfile.TemporaryDirectory(dir=folder.parent) as name, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of peft, on tied weights: the result is compared
+            model, tokenizer, expected = _merged(adapter, base, Path(name))
         model.save_pretrained(temporary)
+        model_class = type(model)
+        del model  # there may be memory for one of them only
         tokenizer.save_pretrained(temporary)
+        _check_written(temporary, model_class, expected, adapter)
         ModelSource(base, f"with the adapter {adapter.name} merged").save(temporary)
     print(f"{folder}: {base} with the adapter of {adapter} merged", flush=True)
     return folder
 
 
-def _merged(adapter: Path, base: str, work: Path) -> tuple[PreTrainedModel, Any]:
-    """The merged model and its tokenizer. `work`: a folder for copies."""
+def _merged(adapter: Path, base: str, work: Path) -> tuple[PreTrainedModel, Any, Tensor]:
+    """The merged model, its tokenizer, and what the model computes with its adapter.
+
+    Args:
+      work: a folder for copies.
+    """
     tensors = _adapter_tensors(adapter)
     plain = work / "adapter"
     plain.mkdir()
@@ -88,20 +115,68 @@ def _merged(adapter: Path, base: str, work: Path) -> tuple[PreTrainedModel, Any]
         source = str(_without_adapter(adapter, work / "base"))  # its own weights are the model
     try:
         config = PeftConfig.from_pretrained(str(plain))
-        model = _base_model(source, str(config.task_type or ""), tensors)
+        if config.is_prompt_learning:
+            raise UserError(
+                f"the adapter {shorten(adapter)} is a trained prompt ({config.peft_type}), which no"
+                " weights can hold: train LoRA adapters instead"
+            )
+        model = _base_model(source, _task(config), tensors)
         tokenizer: Any = _tokenizer(adapter, source, work / "tokenizer")
         _resize(model, tensors)
-        peft_model: Any = PeftModel.from_pretrained(model, str(plain))
+        peft_model: Any = PeftModel.from_pretrained(model, str(plain)).eval()
         _check_all_read(peft_model, tensors)
-        return peft_model.merge_and_unload(safe_merge=True), tokenizer
+        expected = _outputs(peft_model, model)
+        _untie(model, tensors)
+        return peft_model.merge_and_unload(safe_merge=True), tokenizer, expected
     except UserError:
         raise
     except Exception as error:  # the files can contain anything, so peft can raise anything
         raise UserError(
             f"the adapter {shorten(adapter)} cannot be merged with `{shorten(base)}`"
-            f" ({type(error).__name__}: {shorten(error)}): check that it was trained for this"
-            " model, or name the right one with base=..."
+            f" ({type(error).__name__}: {shorten(error)}). If it was trained for another model,"
+            " name that one with base=..."
         ) from None
+
+
+@torch.no_grad()
+def _outputs(model: Any, config_of: PreTrainedModel) -> Tensor:
+    """What a model computes of tokens from its whole vocabulary, the last ones included.
+
+    Args:
+      config_of: the same model, without a wrapper.
+    """
+    config = config_of.config
+    end = config.get_text_config().eos_token_id
+    end = end[0] if isinstance(end, list) else end
+    rows: Any = config_of.get_input_embeddings().weight
+    ids = [i for i in torch.linspace(0, len(rows) - 1, TRIED_TOKENS).long().tolist() if i != end]
+    if isinstance(end, int) and end < len(rows):
+        ids.append(end)  # classifiers of BART read the last one
+    ids_1L = torch.tensor([ids])
+    is_generator = config.is_encoder_decoder and hasattr(config_of, "lm_head")
+    decoder_inputs = {"decoder_input_ids": ids_1L} if is_generator else {}
+    return model(input_ids=ids_1L, **decoder_inputs).logits
+
+
+def _check_written(folder: Path, model_class: Any, expected: Tensor, adapter: Path) -> None:
+    """Raise `UserError` if the folder's model does not compute what is expected."""
+    what = f"the model with the adapter {shorten(adapter)} merged"
+    try:
+        model = load_weights(model_class, folder, config=load_config(folder), dtype=torch.float32)
+    except ValueError as error:
+        raise UserError(
+            f"{what} cannot be loaded as transformers writes it ({error}): use another model"
+        ) from None
+    outputs = _outputs(model.eval(), model)
+    is_same = outputs.shape == expected.shape
+    if is_same:
+        is_same = bool((outputs - expected).abs().max() <= CHANGE * expected.abs().max())
+    if not is_same:
+        raise UserError(
+            f"{what} computes something else than with the adapter on it: some of its tensors are"
+            " of layers that share weights with others, or that the model does not read. Train it"
+            " without these layers"
+        )
 
 
 def _adapter_tensors(adapter: Path) -> dict[str, Tensor]:
@@ -163,23 +238,69 @@ def _base_model(base: str, task: str, tensors: dict[str, Tensor]) -> PreTrainedM
                 " the scores would be random: save it again with its head"
             )
         config.num_labels = heads[0].shape[0]
-    return load_weights(model_class, base, new_head=has_head, config=config, dtype=torch.float32)
+    brought = [name.removeprefix(ROOT) for name in tensors] if has_head else ()
+    try:
+        return load_weights(model_class, base, brought, config=config, dtype=torch.float32)
+    except ValueError as error:
+        if not has_head:
+            raise
+        raise UserError(
+            f"the model `{shorten(base)}` of the adapter cannot be loaded: {error} The training may"
+            " have started such layers, a pooler for instance, from random weights, and the adapter"
+            " does not have them: train it again with them in modules_to_save"
+        ) from None
+
+
+def _task(config: PeftConfig) -> str:
+    """The task of an adapter: the one that it names, or that of its model's class."""
+    if config.task_type:
+        return str(config.task_type)
+    name = str((config.auto_mapping or {}).get("base_model_class", ""))
+    return next((task for ending, task in TASKS.items() if name.endswith(ending)), "")
 
 
 def _resize(model: PreTrainedModel, tensors: dict[str, Tensor]) -> None:
     """Give the embeddings as many rows as those that the adapter brings along."""
+    tables = _tables(model)
+    rows = len(model.get_input_embeddings().weight)  # pyright: ignore[reportArgumentType]
     for name, tensor in tensors.items():
-        rows: Any = model.get_input_embeddings().weight
-        is_table = name.endswith(("embed_tokens.weight", "wte.weight", "word_embeddings.weight"))
-        if is_table and len(tensor) != len(rows):
-            model.resize_token_embeddings(len(tensor))
+        layer = name.removeprefix(ROOT).removesuffix(".weight").removesuffix(".base_layer")
+        if layer in tables and len(tensor) != rows:
+            rows = len(tensor)
+            model.resize_token_embeddings(rows)
 
 
-def _check_all_read(model: Any, tensors: dict[str, Tensor]) -> None:
-    """Raise `UserError` if the model has no place for a tensor of the adapter."""
-    names = {name.replace(".default.", ".") for name in model.state_dict()}
-    names |= {name.replace(".modules_to_save.", ".") for name in names}
-    unread = sorted(name for name in tensors if name not in names)
+def _untie(model: PreTrainedModel, tensors: dict[str, Tensor]) -> None:
+    """Give the output layer weights of its own if LoRA changes it or the embeddings.
+
+    An adapter on one of two layers with common weights changes this layer only, but merged it would
+    change both.
+    """
+    layers = [model.get_output_embeddings(), model.get_input_embeddings()]
+    output, embeddings = (getattr(layer, "base_layer", layer) for layer in layers)
+    tables = tuple(f"{ROOT}{name}." for name in _tables(model))
+    is_adapted = any(name.startswith(tables) and ".lora_" in name for name in tensors)
+    if is_adapted and output is not None and output.weight is embeddings.weight:
+        output.weight = nn.Parameter(embeddings.weight.detach().clone())
+
+
+def _tables(model: PreTrainedModel) -> set[str]:
+    """The names of the embeddings and the output layer."""
+    tables = (model.get_input_embeddings(), model.get_output_embeddings())
+    return {name for name, module in model.named_modules() if module in tables}
+
+
+def _check_all_read(model: PeftModel, tensors: dict[str, Tensor]) -> None:
+    """Raise `UserError` if the model has not taken a tensor of the adapter."""
+    own = get_peft_model_state_dict(model, save_embedding_layers=False)
+    own = {**model.state_dict(), **own}
+    own |= {name.replace(".default.", "."): tensor for name, tensor in own.items()}
+    own |= {name.replace(".modules_to_save.", "."): tensor for name, tensor in own.items()}
+    unread = sorted(
+        name
+        for name, tensor in tensors.items()
+        if name not in own or own[name].shape != tensor.shape
+    )
     if unread:
         raise UserError(
             f"the model has no place for {len(unread)} of the adapter's {len(tensors)} tensors"

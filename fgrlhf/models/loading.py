@@ -184,9 +184,9 @@ def load_weights(
     Args:
       model_class: a model class of transformers, or one of its Auto classes.
       path: a folder or hub name.
-      may_lack: prefixes of tensors that may be missing, such as a head that training starts from
-        random weights. Tied tensors are stored once and never count as missing, nor do constants
-        (Marian's positions).
+      may_lack: prefixes of tensors that may be missing or have another size, such as those that the
+        caller brings along. Tied tensors are stored once and never count as missing, nor do
+        constants (Marian's positions).
       new_head: training starts from this checkpoint, so tensors outside the base model, and its
         pooler, may be missing or have another size; they then get the class's random weights.
       exact: the checkpoint was saved from this very class, so tensors that the config does not
@@ -204,7 +204,7 @@ def load_weights(
             path,
             use_safetensors=True,
             output_loading_info=True,
-            ignore_mismatched_sizes=new_head,
+            ignore_mismatched_sizes=True,  # they are refused below
             **SAFE,
             **arguments,
         )
@@ -213,8 +213,8 @@ def load_weights(
             "it holds an adapter (adapter_config.json), which transformers has put on its weights:"
             " merge the two once with `fgrlhf data model OWNER/NAME output_dir=...`."
         )
-    mismatched = {name for name, *_ in report["mismatched_keys"]}
-    random = set(report["missing_keys"]) | mismatched
+    sizes = {name: shapes for name, *shapes in report["mismatched_keys"]}
+    random = set(report["missing_keys"]) | set(sizes)
     if new_head:
         base = f"{model.base_model_prefix}."
         in_base = {name for name in random if name.startswith(base)}
@@ -222,6 +222,13 @@ def load_weights(
         random = in_base - in_pooler
     random -= constants_of(model)
     missing = sorted(name for name in random if not name.startswith(tuple(may_lack)))
+    for name in missing:
+        if name in sizes:
+            stored, required = (tuple(shape) for shape in sizes[name])
+            raise ValueError(
+                f"its weights and its config belong to different models: {shorten(name, 100)} has"
+                f" the size {stored}, but the config requires {required}."
+            )
     if missing:
         raise ValueError(
             f"its weights lack {len(missing)} of the tensors that its config requires"
