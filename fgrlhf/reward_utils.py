@@ -60,7 +60,7 @@ def _check_level(value: str) -> str:
 
 LEVEL_HELP = f"choose one of {', '.join(LEVELS)}, or step:SEPARATOR"
 Level = Annotated[str, AfterValidator(_check_level)]
-# `whole`, and its name in reward models of earlier releases
+# `whole`, and its name in sequence scorers
 WHOLE_LEVELS = ("whole", "sequence")
 # levels whose segments depend on the segmenter
 DIVIDED_LEVELS = ("word", "subsentence", "sentence")

@@ -28,7 +28,6 @@ from interface_html.items import item_json, rows_text
 from interface_html.outputs import OutputSettings
 from interface_html.rules import (
     Document,
-    character_labels,
     errors_only,
     missing_labels,
     side_of,
@@ -51,16 +50,11 @@ SHOWN_KEYS = {
 # ---- pure functions ------------------------------------------------------------------------------
 
 
-def disagreement(text: str, annotations: Sequence[Document]) -> float:
-    """1 - F1 of the marked characters, over all pairs of annotations; 0 if nothing is marked.
+def different_labels(labels: Sequence[Sequence[Hashable]]) -> float:
+    """1 - F1 of the labels of annotations, over all pairs of them; 0 if nothing is marked.
 
     1 - sum_pairs 2 |same label| / sum_pairs (|marked by one| + |marked by the other|)
     """
-    return different_labels([character_labels(text, doc) for doc in annotations])
-
-
-def different_labels(labels: Sequence[Sequence[Hashable]]) -> float:
-    """The disagreement of annotations, from the labels of each: see `_degree`."""
     same = 0
     marked = 0
     for first, second in combinations(labels, 2):
@@ -174,7 +168,7 @@ def items_to_adjudicate(
             docs = [submission.doc for submission in judged]
             if page == "annotation":
                 row[SHARED] = shared_marks(schema, item.row[schema.text], docs)
-            degrees.append(degree(schema, item, page, docs))
+            degrees.append(disagreement(schema, item, page, docs))
         if degrees:
             ranked.append((max(degrees), Item(item.id, row)))
     ranked.sort(key=lambda entry: -entry[0])  # stable: equals stay in the order of the items
@@ -198,11 +192,12 @@ def _entry(submission: Submission) -> dict[str, Any]:
     return {"annotator": submission.annotator, "revision": submission.revision, **shown}
 
 
-def degree(schema: Schema, item: Item, page: PageName, docs: Sequence[Document]) -> float:
+def disagreement(schema: Schema, item: Item, page: PageName, docs: Sequence[Document]) -> float:
     """How far the judgements of an item on a page disagree: 0 to 1.
 
-    Annotations: as `disagreement`, of the characters of all texts in which errors are marked, and
-    of the sentences that are named as missing; each counts as a character does.
+    Annotations: `different_labels` of the characters of all texts in which errors are marked, and
+    of the sentences that are named as missing; each counts as a character does. It orders items,
+    with one scale for all pages. `fgrlhf feedback agreement` matches whole spans instead.
     """
     if page == "annotation":
         missing = missing_labels(schema, docs)

@@ -400,10 +400,7 @@ def _sources(item: Item) -> set[str]:
 
 
 def stored_checks(sql: sqlite3.Connection) -> dict[str, Check]:
-    """The hidden items in a database, by id. Databases of earlier versions have none."""
-    query = "SELECT 1 FROM sqlite_master WHERE type='table' AND name='checks'"
-    if sql.execute(query).fetchone() is None:
-        return {}
+    """The hidden items in a database, by id."""
     rows = sql.execute("SELECT item, kind, original FROM checks").fetchall()
     return {item: Check(kind, original) for item, kind, original in rows}
 

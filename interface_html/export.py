@@ -77,7 +77,8 @@ def judged_items(
       policy: `first` or `latest`: one annotation, comparison and rating of each item, by time.
         `majority`: for each pair the value that most annotators chose (a tie if no value leads;
         see `majority_preference`), the annotation that agrees best with the others, and the median
-        of each rating.
+        of each rating. An annotation stays whole, as its marks, its evidence and its correction
+        belong together; `fgrlhf/data/votes.py` votes on the characters of judgements instead.
         `adjudicated`: as `majority`; the caller has put decisions in place of the votes
         (`with_decisions`). `all`: the item once for each annotator. Of several submissions of an
         annotator the latest counts, with `first` the first.

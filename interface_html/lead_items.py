@@ -1,32 +1,15 @@
 """What the lead's page shows of single items: their texts, and everybody's judgements."""
 
 from collections.abc import Mapping, Sequence
-from statistics import mean
 from typing import Any
 
-from interface_html.adjudicate import degree
-from interface_html.annotator_pairs import judged_counts, pair_agreements
-from interface_html.judged_items import JudgedItem, judged_items
+from interface_html.adjudicate import disagreement
+from interface_html.annotator_pairs import judged_counts
+from interface_html.judged_items import judged_items
 from interface_html.rules import side_of
 from interface_html.schema import SOURCE, Schema
 from interface_html.stored import Study
 from interface_html.stored import Submission as Stored
-
-
-def item_agreement(schema: Schema, entry: JudgedItem) -> float | None:
-    """How far the annotators of an item agree, 0 to 1; None if it cannot be said.
-
-    It is the mean over all pairs of annotators, and for each of them over what they have in common:
-    the span F1 (one-to-one overlap, positions and types) of the annotations, and the share of
-    output pairs with the same preference. Ratings do not count.
-    """
-    values = []
-    for pair in pair_agreements(schema, [entry]):
-        own = [pair.span_f1 if pair.annotated else None, pair.same_preference]
-        known = [value for value in own if value is not None]
-        if known:
-            values.append(mean(known))
-    return mean(values) if values else None
 
 
 def item_list(schema: Schema, study: Study) -> list[dict[str, Any]]:
@@ -34,8 +17,8 @@ def item_list(schema: Schema, study: Study) -> list[dict[str, Any]]:
 
     Returns:
       `{number, item, annotators, agreement, differ}`: the place in `Study.items`, the id, the
-      names, `item_agreement`, and the pages on which judgements differ. Items whose agreement is
-      not known come last.
+      names, 1 - the largest `disagreement` of a page, and the pages on which judgements differ.
+      Items with fewer than two judgements of a page have no agreement, and come last.
     """
     rows = []
     latest = {(one.item, one.page, one.annotator): one for one in study.submissions}
@@ -45,13 +28,13 @@ def item_list(schema: Schema, study: Study) -> list[dict[str, Any]]:
     for number, entry in enumerate(judged_items(study.items, study.submissions)):
         names = list(judged_counts([entry]))
         if names:
-            agreement = item_agreement(schema, entry)
-            differ = [
-                page
+            degrees = {
+                page: disagreement(schema, entry.item, page, given)
                 for page in schema.pages
                 if len(given := docs.get((entry.item.id, page), ())) > 1
-                and degree(schema, entry.item, page, given) > 0
-            ]
+            }
+            agreement = 1 - max(degrees.values()) if degrees else None
+            differ = [page for page, degree in degrees.items() if degree > 0]
             row = {"number": number, "item": entry.item.id, "annotators": names}
             rows.append({**row, "agreement": agreement, "differ": differ})
     return sorted(rows, key=lambda row: (row["agreement"] is None, row["agreement"] or 0.0))

@@ -45,13 +45,10 @@ def skip_problems(schema: Schema, skip: Mapping[str, str]) -> list[Complaint]:
     return []
 
 
-def stored_skips(sql: sqlite3.Connection) -> list[tuple[int, Skip]]:
-    """The skips in a server's database that were not undone, with their assignments, in order."""
-    columns = {row[1] for row in sql.execute("PRAGMA table_info(assignments)")}
-    if "skipped" not in columns:  # a database of an earlier version
-        return []
+def stored_skips(sql: sqlite3.Connection) -> list[Skip]:
+    """The skips in a server's database that were not undone, in the order of the assignments."""
     rows = sql.execute(
-        "SELECT id, item, annotator, page, skipped FROM assignments WHERE skipped IS NOT NULL ORDER"
+        "SELECT item, annotator, page, skipped FROM assignments WHERE skipped IS NOT NULL ORDER"
         " BY id"
     ).fetchall()
-    return [(number, Skip(*names, **json.loads(skipped))) for number, *names, skipped in rows]
+    return [Skip(*names, **json.loads(skipped)) for *names, skipped in rows]

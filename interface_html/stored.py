@@ -5,7 +5,7 @@ import secrets
 import sqlite3
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from fgrlhf.base.errors import UserError, counted, shorten
@@ -31,6 +31,7 @@ CREATE TABLE IF NOT EXISTS assignments(
   shown TEXT NOT NULL,
   done INTEGER NOT NULL DEFAULT 0,
   lease_until REAL NOT NULL,
+  skipped TEXT,
   UNIQUE(page, item, annotator));
 CREATE INDEX IF NOT EXISTS by_annotator ON assignments(annotator, page, done);
 CREATE INDEX IF NOT EXISTS by_item ON assignments(page, item, done, lease_until);
@@ -46,18 +47,16 @@ CREATE TABLE IF NOT EXISTS submissions(
   doc TEXT NOT NULL,
   seconds REAL NOT NULL,
   guideline TEXT NOT NULL,
-  created REAL NOT NULL);
+  created REAL NOT NULL,
+  wall REAL,
+  guideline_sha256 TEXT);
 CREATE TABLE IF NOT EXISTS withheld(
   item TEXT NOT NULL REFERENCES items(id),
   page TEXT NOT NULL,
   PRIMARY KEY(item, page));
 """
-# `PRAGMA user_version` of the file; 0 in files of the first version, which lack these columns
-VERSION = 5  # since this version, spellings of one name are one annotator: see `_join_names`
+VERSION = 5  # `PRAGMA user_version` of the file
 UNKNOWN_SECONDS = -1.0  # of submissions from files without a record
-NEW_COLUMNS = {"wall": "REAL", "guideline_sha256": "TEXT"}
-# since version 3: JSON of {reason, text, created} if the annotator skipped the item
-SKIP_COLUMNS = {"skipped": "TEXT"}
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,7 @@ class Submission:
       shown: the order of the outputs; None if it is unknown.
       seconds: active time; None if it is unknown.
       created: seconds since 1970.
-      wall, guideline_sha256: None if the database is older than these values.
+      wall, guideline_sha256: None if they are unknown.
     """
 
     item: str
@@ -138,10 +137,10 @@ class Study:
 
 
 def create_tables(sql: sqlite3.Connection, task: str) -> str:
-    """Create the tables and columns that the file lacks. Returns the task that it belongs to.
+    """Create the tables that the file lacks. Returns the task that it belongs to.
 
     Raises:
-      UserError: a newer version of the program wrote the file, or another program.
+      UserError: another version of the program wrote the file, or another program.
     """
     tables = {name for (name,) in sql.execute("SELECT name FROM sqlite_master WHERE type='table'")}
     if tables and not {"meta", "submissions"} <= tables:
@@ -150,29 +149,24 @@ def create_tables(sql: sqlite3.Connection, task: str) -> str:
             f"the database belongs to another program (its tables: {names}). Set db=... to another"
             " file"
         )
+    if tables:
+        _check_version(sql)
     for statement in TABLES.split(";\n"):
         sql.execute(statement)
-    (version,) = sql.execute("PRAGMA user_version").fetchone()
-    if version > VERSION:
-        raise UserError(
-            f"the database has version {version}, which a newer version of this program wrote;"
-            f" this one reads up to {VERSION}: update it, or set db=... to another file"
-        )
-    columns = _columns(sql)
-    for name, kind in NEW_COLUMNS.items():
-        if name not in columns:
-            sql.execute(f"ALTER TABLE submissions ADD COLUMN {name} {kind}")
-    columns = _columns(sql, "assignments")
-    for name, kind in SKIP_COLUMNS.items():
-        if name not in columns:
-            sql.execute(f"ALTER TABLE assignments ADD COLUMN {name} {kind}")
     checks.create_table(sql)
-    if version < VERSION:
-        _join_names(sql)
     sql.execute(f"PRAGMA user_version={VERSION}")
     sql.execute("INSERT OR IGNORE INTO meta VALUES('task', ?)", (task,))
     sql.execute("INSERT OR IGNORE INTO meta VALUES('study', ?)", (secrets.token_hex(8),))
     return sql.execute("SELECT value FROM meta WHERE key='task'").fetchone()[0]
+
+
+def _check_version(sql: sqlite3.Connection) -> None:
+    (version,) = sql.execute("PRAGMA user_version").fetchone()
+    if version != VERSION:
+        raise UserError(
+            f"the database has version {version}, and this program reads version {VERSION}: use the"
+            " one that wrote it, or set db=... to another file"
+        )
 
 
 def stored_spellings(sql: sqlite3.Connection) -> Spellings:
@@ -185,37 +179,14 @@ def stored_spellings(sql: sqlite3.Connection) -> Spellings:
     return spellings
 
 
-def _join_names(sql: sqlite3.Connection) -> None:
-    """Give all spellings of a name the first one, in a file of an earlier version.
-
-    If two spellings had the same item on the same page, their submissions become revisions of one
-    assignment, in the order in which they came.
-    """
-    spellings = stored_spellings(sql)
-    rows = sql.execute("SELECT id, page, item, annotator FROM assignments ORDER BY id").fetchall()
-    first_of: dict[tuple[str, str, str], int] = {}
-    for number, page, item, annotator in rows:
-        name = spellings.of(annotator)
-        first = first_of.setdefault((page, item, name), number)
-        if first != number:
-            count = sql.execute(
-                "UPDATE submissions SET assignment=? WHERE assignment=?", (first, number)
-            ).rowcount
-            if count:
-                sql.execute("UPDATE assignments SET done=1, skipped=NULL WHERE id=?", (first,))
-            sql.execute("DELETE FROM drafts WHERE assignment=?", (number,))
-            sql.execute("DELETE FROM assignments WHERE id=?", (number,))
-    for (*_, name), number in first_of.items():
-        sql.execute("UPDATE assignments SET annotator=? WHERE id=?", (name, number))
-
-
 def read_database(path: str | Path, task: str) -> Study:
     """The contents of a server's file. The server may write to it meanwhile.
 
     Raises:
-      UserError: the file does not exist, cannot be read, or belongs to another task.
+      UserError: the file does not exist, cannot be read, or belongs to another task or version.
     """
     with reading(path) as sql:
+        _check_version(sql)
         (stored_task,) = sql.execute("SELECT value FROM meta WHERE key='task'").fetchone()
         if stored_task != task:
             raise other_task(path, stored_task, task)
@@ -289,24 +260,17 @@ def _lacks_values(schema: Schema, submission: Submission) -> bool:
 def stored_study(sql: sqlite3.Connection) -> Study:
     """The contents of the file of a connection."""
     item_rows = sql.execute("SELECT id, row FROM items ORDER BY position").fetchall()
-    stored = _columns(sql)
-    new = [f"s.{name}" if name in stored else "NULL" for name in NEW_COLUMNS]
     submission_rows = sql.execute(
-        "SELECT a.id, a.item, a.annotator, a.page, s.doc, a.shown, s.seconds, s.guideline,"
-        f" s.created, {', '.join(new)} FROM submissions s JOIN assignments a ON a.id=s.assignment"
+        "SELECT a.item, a.annotator, a.page, s.doc, a.shown, s.seconds, s.guideline, s.created,"
+        " s.wall, s.guideline_sha256 FROM submissions s JOIN assignments a ON a.id=s.assignment"
         " ORDER BY s.number"
     ).fetchall()
     submissions = []
-    spellings = stored_spellings(sql)
     revisions: Counter[tuple[str, str, str]] = Counter()
-    submitted: dict[tuple[str, str, str], set[int]] = {}  # the assignments, under any spelling
     for row in submission_rows:
-        number, item, spelling, page, doc, shown, seconds, guideline, created, *new = row
-        wall, guideline_sha256 = new
-        annotator = spellings.of(spelling)
+        item, annotator, page, doc, shown, seconds, guideline, created, wall, sha256 = row
         key = item, annotator, page
         revisions[key] += 1
-        submitted.setdefault(key, set()).add(number)
         content = json.loads(doc)
         submissions.append(
             Submission(
@@ -314,26 +278,20 @@ def stored_study(sql: sqlite3.Connection) -> Study:
                 annotator=annotator,
                 page=page,
                 doc=content,
-                # a revision of another assignment has an order of its own
-                shown=content.get("order", json.loads(shown)),
+                shown=content.get("order", json.loads(shown)),  # `collect` adds other orders
                 seconds=None if seconds == UNKNOWN_SECONDS else seconds,
                 guideline=guideline,
                 created=created,
                 revision=revisions[key],
                 wall=wall,
-                guideline_sha256=guideline_sha256,
+                guideline_sha256=sha256,
             )
         )
-    skips = []
-    for number, skip in stored_skips(sql):
-        skip = replace(skip, annotator=spellings.of(skip.annotator))
-        if not submitted.get((skip.item, skip.annotator, skip.page), set()) - {number}:
-            skips.append(skip)
     return Study(
         all_items=[Item(name, json.loads(row)) for name, row in item_rows],
         all_submissions=submissions,
         hidden=checks.stored_checks(sql),
-        skips=skips,
+        skips=stored_skips(sql),
     )
 
 
@@ -342,8 +300,3 @@ def other_task(path: str | Path, stored_task: str, task: str) -> UserError:
         f"{path} has feedback of the task {stored_task}, not of {task}: set another db=... or"
         " another task=..."
     )
-
-
-def _columns(sql: sqlite3.Connection, table: str = "submissions") -> set[str]:
-    """The columns of a table."""
-    return {row[1] for row in sql.execute(f"PRAGMA table_info({table})")}

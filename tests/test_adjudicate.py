@@ -35,16 +35,16 @@ QA = feedback_of("qa_feedback")
 
 
 def test_disagreement_by_hand():
-    text = "abcd efgh"
+    def of(*docs):
+        return disagreement(QA.schema, Item("0", ROW), "annotation", docs)
+
     none, first, half = doc(), doc([error(start=0, end=4)]), doc([error(start=0, end=2)])
-    assert disagreement(text, [none, none]) == 0
-    assert disagreement(text, [first, first]) == 0
-    assert disagreement(text, [first, none]) == 1
-    assert disagreement(text, [first, half]) == pytest.approx(1 - 2 * 2 / (4 + 2))
     other = doc([error("Unverifiable", 0, 4)])
-    assert disagreement(text, [first, other]) == 1
+    assert of(none, none) == of(first, first) == 0
+    assert of(first, none) == of(first, other) == 1
+    assert of(first, half) == pytest.approx(1 - 2 * 2 / (4 + 2))
     # pairs: 4 of 8 characters twice, 0 of 4, 0 of 4
-    assert disagreement(text, [first, first, none]) == pytest.approx(1 - 2 * 4 / (8 + 4 + 4))
+    assert of(first, first, none) == pytest.approx(1 - 2 * 4 / (8 + 4 + 4))
 
 
 def test_missing_information_is_a_disagreement():

@@ -3,12 +3,11 @@
 import itertools
 import json
 import random
-import sqlite3
 
 import pytest
 from page_helpers import ITEM, QA
 from server_helpers import Client, serving
-from test_database import FIXTURES, Clock, submit
+from test_database import Clock, submit
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_json
@@ -20,7 +19,7 @@ from interface_html.reliability import Settings as ReliabilitySettings
 from interface_html.reliability import write_report
 from interface_html.serve import Settings as ServeSettings
 from interface_html.serve import _add_items, _gold_items
-from interface_html.stored import VERSION, read_database
+from interface_html.stored import read_database
 from interface_html.submissions import Settings, write_submissions
 
 NUMBERS = itertools.count()  # of submissions
@@ -186,35 +185,6 @@ def test_hidden_items_are_no_items_of_the_study(db):
     assert db.add_gold([gold_item(0)]) == 0
     with pytest.raises(UserError, match="'gold 0' is already in the database with other texts"):
         db.add_gold([(Item("gold 0", {"text": "another"}), ["annotation"])])
-
-
-@pytest.mark.parametrize("version", [1, 2, 3])
-def test_earlier_databases_get_the_table(tmp_path, version):
-    """Versions 1 and 2 lack the table; version 3 may have columns that this one does not know."""
-    path = tmp_path / "earlier.sqlite"
-    sql = sqlite3.connect(path)
-    sql.executescript((FIXTURES / "database_v1.sql").read_text(encoding="utf-8"))
-    if version > 1:
-        for column in ("wall REAL", "guideline_sha256 TEXT"):
-            sql.execute(f"ALTER TABLE submissions ADD COLUMN {column}")
-        sql.execute(f"PRAGMA user_version={version}")
-    if version == 3:
-        sql.execute("ALTER TABLE assignments ADD COLUMN skipped TEXT")
-    sql.commit()
-    sql.close()
-    before = read_database(path, "qa_feedback")
-    assert before.hidden == {} and before.gold == [] and before.repeats == {}
-    database = Database(path, "qa_feedback", per_item=9, plan=Plan(gold_every=2))
-    assert not database.has_checks
-    assert database.add_gold([gold_item(0)]) == 1 and database.has_checks
-    database.close()
-    Database(path, "qa_feedback").close()
-    assert len(read_database(path, "qa_feedback").hidden) == 1
-    after = read_database(path, "qa_feedback")
-    assert (after.items, after.submissions) == (before.items, before.submissions)
-    sql = sqlite3.connect(path)
-    assert sql.execute("PRAGMA user_version").fetchone() == (VERSION,)
-    sql.close()
 
 
 # ---- a study on the server -----------------------------------------------------------------------

@@ -225,18 +225,18 @@ def test_convert_counts_what_it_loses(tmp_path, capsys):
         (
             {"response": "ab", "spans": [span, span]},
             ["format=spans", "columns={spans.label: type}"],
-            ["  lost, `spans.label`: 2", "  lost, `spans.note`: 2"],
+            ["  not read, `spans.label`: 2", "  not read, `spans.note`: 2"],
         ),
         (
             {"response": "ab", "spans": [span]},
             ["format=spans", "to=judgements"],
-            ["  lost, `spans.type`: 1", "  lost, `spans.note`: 1"],
+            ["  not read, `spans.type`: 1", "  not read, `spans.note`: 1"],
         ),
-        ({"prompt": "p", "steps": [step]}, ["format=steps"], ["  lost, `steps.note`: 1"]),
+        ({"prompt": "p", "steps": [step]}, ["format=steps"], ["  not read, `steps.note`: 1"]),
         (
             {"input": "p Step 1: a ки\nStep 2: b", "label": "p Step 1: a +\nStep 2: b"},
             ["format=steps"],
-            ["  lost, texts after the last mark of a solution: 1"],
+            ["  not read, texts after the last mark of a solution: 1"],
         ),
         ({"prompt": "p", "steps": [rated]}, ["format=steps"], []),
         (

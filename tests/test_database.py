@@ -1,25 +1,16 @@
 """The server's database: assigned items, stored feedback, refusals."""
 
-import json
 import sqlite3
 import threading
 import time
-from pathlib import Path
 
 import pytest
-from page_helpers import QA
 
 from fgrlhf.base.errors import UserError
-from fgrlhf.base.files import write_json
-from interface_html import export
 from interface_html.assignments import Receipt, RefusedError
 from interface_html.database import Database
 from interface_html.format import Item
-from interface_html.items import read_items, rows_text
-from interface_html.rules import annotation_problems
 from interface_html.stored import read_database
-
-FIXTURES = Path(__file__).parent / "fixtures" / "feedback"
 
 DOC = {"errors": [], "missing-info": [], "corrected-prediction": "x", "no-error": True}
 
@@ -250,68 +241,16 @@ def test_settings_of_the_connection(db):
     assert db._connection.execute("PRAGMA synchronous").fetchone() == (3,)
 
 
-# ---- a database of an earlier version ------------------------------------------------------------
-
-
-@pytest.fixture
-def earlier(tmp_path):
-    """A database of an earlier version: two submitted items and a draft of a third."""
-    path = tmp_path / "earlier.sqlite"
-    sql = sqlite3.connect(path)
-    sql.executescript((FIXTURES / "database_v1.sql").read_text(encoding="utf-8"))
-    sql.close()
-    return path
-
-
-def test_an_earlier_database_is_exported_to_the_same_bytes(earlier, tmp_path):
-    out = tmp_path / "rows.json"
-    settings = export.Settings(task="qa_feedback", db=str(earlier), out=str(out), policy="all")
-    assert export.export(settings) == 3
-    rows = json.loads(out.read_text())
-    both = dict.fromkeys(("annotation", "comparison"), "single")
-    decided = [both, both, {**both, "comparison": "given"}]
-    assert [row.pop("decided") for row in rows] == decided
-    assert rows_text(rows).encode() == (FIXTURES / "export_v1.json").read_bytes()
-
-
-def test_an_earlier_database_goes_on(earlier, tmp_path):
-    database = Database(earlier, "qa_feedback", per_item=2)
-    begun = database.next("anna", "annotation", 4)
-    revision, state = begun.draft
-    assert (begun.item.id, revision) == ("begun", 1)
-    assert annotation_problems(QA.schema, begun.item.row, state["doc"]) == [
-        ("feedback.corrected-prediction", "is the unchanged text: correct what is marked")
-    ]
-    assert database.next("ben", "annotation", 4).item.id == "old"
-    write_json(tmp_path / "items.json", [{**item.row, "id": item.id} for item in database.items()])
-    assert database.add_items(read_items(QA, tmp_path / "items.json")) == 0
-    database.close()
-
-
-def test_an_earlier_database_gets_the_new_columns(earlier):
-    before = read_database(earlier, "qa_feedback").submissions
-    assert [(entry.wall, entry.guideline_sha256) for entry in before] == [(None, None)] * len(
-        before
-    )
-    database = Database(earlier, "qa_feedback", per_item=2)
-    given = database.next("ben", "comparison", 4)
-    doc = {"preference": [0] * 6, "order": given.shown}
-    receipt = Receipt(2.0, "1", wall=3.0, guideline_sha256="abc")
-    assert database.submit(given, "new", doc, receipt)
-    database.close()
-    after = read_database(earlier, "qa_feedback").submissions
-    assert after[:-1] == before
-    assert (after[-1].wall, after[-1].guideline_sha256) == (3.0, "abc")
-    Database(earlier, "qa_feedback").close()  # opens again
-
-
-def test_a_database_of_a_newer_version_is_refused(earlier):
-    with sqlite3.connect(earlier) as sql:
-        sql.execute("PRAGMA user_version=99")
+def test_a_database_of_another_version_is_refused(db):
+    db.close()
+    with sqlite3.connect(db.path) as sql:
+        sql.execute("PRAGMA user_version=4")
     sql.close()
     for _ in range(2):  # the refusal releases the file
-        with pytest.raises(UserError, match="version 99"):
-            Database(earlier, "qa_feedback")
+        with pytest.raises(UserError, match="has version 4, and this program reads version 5"):
+            Database(db.path, "t")
+    with pytest.raises(UserError, match="has version 4"):
+        read_database(db.path, "t")
 
 
 def test_own_assignments_and_their_submissions(db):

@@ -644,7 +644,7 @@ PAIR = {"chosen": [USER, GOOD], "rejected": [USER, BAD]}
         (STEPS, {"prompt": "p", "steps": ["a"], "labels": []}, "`labels`: has 0 values for 1"),
         (STEPS, completions(chosen_completion=1), "`steps[0].chosen_completion`: is 1, but there"),
         (STEPS, completions(completions=[3]), "`steps[0].completions[0]`: must be an object"),
-        (STEPS, completions(human_completion={}), "`steps[0].human_completion`: must be a text"),
+        (STEPS, completions(human_completion={}), "`steps[0].human_completion.text`: missing"),
         (STEPS, {**MARKED, "label": "What"}, "`label`: character 37 must be + or -"),
         (
             STEPS,

@@ -70,7 +70,7 @@ def test_a_row_with_everything():
 @pytest.mark.parametrize(
     "judgement, message",
     [
-        ({"label": "y"}, "`judgements[0].aspect`: must be a text, it is null"),
+        ({"label": "y"}, "`judgements[0].aspect`: missing"),
         ({"aspect": "x"}, "`judgements[0]`: must have a label or a score"),
         (MARK | {"start": None}, "`judgements[0]`: start and end must both be numbers"),
         (MARK | {"end": 4}, "`judgements[0].end`: is 4, but the response has 3 characters"),

@@ -1,11 +1,9 @@
 """Spellings of one name are one annotator, everywhere; old databases are joined."""
 
-import sqlite3
-
 from page_helpers import ITEM, QA, press
 from served_pages import visiting
 from server_helpers import Client, serving
-from test_database import DOC, Clock, submit
+from test_database import DOC, Clock
 
 from fgrlhf.base.files import write_json
 from fgrlhf.data.agreement.responses import by_response
@@ -61,41 +59,6 @@ def test_a_token_belongs_to_all_spellings_of_a_name(tmp_path):
     assert database.has_token(COMPOSED)
     token = database.new_token(COMPOSED.upper())
     assert database.annotator_of(token) == DECOMPOSED and database.annotator_of(old) is None
-    database.close()
-
-
-def earlier(path):
-    """A file of version 4 in which Anna and anna have both judged item 0, and anna item 1."""
-    database = Database(path, "t", per_item=2, clock=Clock())
-    database.add_items([Item(str(i), {"text": "x"}) for i in range(3)])
-    for number, name in enumerate(("Anna", "ben", "ben")):
-        submit(database, database.next(name, "annotation", 1), number, {**DOC, "comment": name})
-    database.close()
-    sql = sqlite3.connect(path)
-    sql.execute("UPDATE assignments SET annotator='anna' WHERE annotator='ben'")
-    sql.execute("PRAGMA user_version=4")
-    sql.commit()
-    sql.close()
-    return path
-
-
-def test_spellings_in_an_earlier_database_are_joined(tmp_path):
-    path = earlier(tmp_path / "f.sqlite")
-
-    def read():
-        study = read_database(path, "t")
-        return [
-            (one.item, one.annotator, one.revision, one.doc["comment"]) for one in study.submissions
-        ]
-
-    expected = [("0", "Anna", 1, "Anna"), ("0", "Anna", 2, "ben"), ("1", "Anna", 1, "ben")]
-    assert read() == expected  # without a change of the file
-    database = Database(path, "t", per_item=2, clock=Clock())
-    assert read() == expected
-    assert [item for _, item, _ in database.own_assignments("Anna", "annotation")] == ["0", "1"]
-    # the two judgements of item 0 are one person's, so it still needs another
-    assert database.next("carla", "annotation", 1).item.id == "0"
-    assert database.next("Anna", "annotation", 1).item.id == "2"
     database.close()
 
 

@@ -246,7 +246,7 @@ def test_the_message_of_an_evaluation(tmp_path):
     assert str(error.value) == (
         f"{tmp_path}/rows.jsonl cannot be read as the results of an evaluation:\n"
         "  line 2, `id`: the same id and sample as line 1\n"
-        "  line 2, `reward`: is not a number, as in line 1\n"
+        "  line 2, `reward`: must be a number, it is a text; line 1 has one\n"
         f"The evaluation is damaged: remove {tmp_path} and run the command that evaluated the"
         " policy again"
     )

@@ -345,15 +345,15 @@ def test_a_judged_segment_worth_nothing_is_underlined_unlike_text_that_nobody_ju
     segments = [Segment(start=0, end=2, value=0.0, label="O"), Segment(start=3, end=5, value=1.0)]
     pieces = segment_pieces("ab cd ef", segments, top=1.0)
     assert [(piece.text, piece.css, piece.tip) for piece in pieces] == [
-        ("ab", "u0", "O"),
+        ("ab", "under-zero", "O"),
         (" ", "", ""),
-        ("cd", "p", "+1.000"),
+        ("cd", "pos", "+1.000"),
         (" ef", "", ""),
     ]
     pieces = token_pieces("ab cd ef", ["ab", " cd", " ef"], [0.0, 1.0, 0.0], 1.0, segments)
     assert [(piece.text, piece.css) for piece in pieces if piece.text.strip()] == [
-        ("ab", "u0"),
-        ("cd", "p up"),
+        ("ab", "under-zero"),
+        ("cd", "pos under-pos"),
         ("ef", ""),
     ]
 
@@ -536,8 +536,8 @@ def test_unknown_keys_are_no_names_of_files(tmp_path, monkeypatch):
 def test_style_and_tooltip_of_a_piece():
     assert Piece("x").css == Piece("x").tip == ""
     bad = Piece("x", -0.5, 1.0, under=0.3, label="ERR")
-    assert (bad.css, bad.tip) == ("n up", "ERR: \u22120.500")
-    assert Piece("</s>", 0.5, 1.0, special=True).css == "p special"
+    assert (bad.css, bad.tip) == ("neg under-pos", "ERR: \u22120.500")
+    assert Piece("</s>", 0.5, 1.0, special=True).css == "pos special"
 
 
 def test_tokens_line_up_with_the_text():

@@ -398,7 +398,7 @@ def test_a_feature_of_logits_that_are_not_known_is_refused(tmp_path, monkeypatch
     with pytest.raises(ValueError, match=message):
         LanguageModelScorer.start_from(*arguments, lm_logprob_feature=True)
     LanguageModelScorer.start_from(*arguments)
-    # a folder of an earlier release, which did not check
+    # nor is such a folder loaded
     with monkeypatch.context() as patch:
         patch.setattr(LanguageModelScorer, "check_lm_logits", lambda self: None)
         model = LanguageModelScorer.start_from(*arguments, lm_logprob_feature=True)
@@ -523,19 +523,6 @@ def test_segment_probabilities_are_the_networks_own(tmp_path, shape):
     torch.testing.assert_close(
         labels.probabilities_SC, torch.softmax(logits[read.judged_outputs], -1)
     )
-
-
-@pytest.mark.parametrize("shape", ["seq2seq", "causal"])
-def test_features_of_an_earlier_release_are_refused_where_they_differ(tmp_path, shape):
-    """They included the prompt's tokens in a decoder-only model."""
-    score = scorer(tmp_path, shape, feature=True)
-    score.model.config.feature_layer = None
-    folder = save(score, tmp_path / "rm")
-    if shape == "causal":
-        with pytest.raises(UserError, match="that of an earlier release, which read the prompt's"):
-            load_reward_model(folder, rm.prefix_fn)
-    else:
-        load_reward_model(folder, rm.prefix_fn)
 
 
 @pytest.mark.parametrize("shape", rm.SHAPES)
@@ -707,21 +694,6 @@ def test_byte_level_tokenizer_gets_the_space_that_words_need(tmp_path):
 
 
 # ---- errors --------------------------------------------------------------------------------------
-
-
-def test_a_spec_of_an_earlier_release_is_read(tmp_path):
-    """`with_context` was called `with_passages`."""
-    score = scorer(tmp_path, "encoder", with_context=False)
-    folder = save(score, tmp_path / "rm")
-    row = json.loads((folder / "reward_model.json").read_text())
-    row["with_passages"] = row.pop("with_context")
-    (folder / "reward_model.json").write_text(json.dumps(row))
-    again = load_reward_model(folder, rm.prefix_fn)
-    assert again.spec == score.spec and again.spec.with_context is False
-    # no release wrote both names
-    (folder / "reward_model.json").write_text(json.dumps({**row, "with_context": True}))
-    with pytest.raises(UserError, match="`with_passages`: unknown key"):
-        load_reward_model(folder, rm.prefix_fn)
 
 
 @pytest.mark.parametrize("shape", rm.SHAPES)

@@ -13,7 +13,7 @@ import spacy
 import torch
 
 from fgrlhf.base.errors import UserError
-from fgrlhf.base.files import read_json, read_jsonl, write_json, write_text
+from fgrlhf.base.files import read_json, read_jsonl, write_text
 from fgrlhf.configs.strict import StrictModel, load_config
 from fgrlhf.report.data import recorded_task
 from fgrlhf.runs import runlog
@@ -117,9 +117,6 @@ def test_the_first_command_is_kept_beside_those_of_continuations(tmp_path, monke
     assert start("b", 3) == ("a", [3], ["b"])
     assert start("c", 7) == ("a", [3, 7], ["b", "c"])
     assert start("d", None) == ("d", [], [])  # a new run
-    # an earlier release resumed the run
-    write_json(tmp_path / "run.json", {"command": "b", "resumed_at": [3]})
-    assert start("c", 7) == ("b", [3, 7], [None, "c"])
 
 
 def test_a_fresh_run_keeps_nothing_of_an_older_one(tmp_path):

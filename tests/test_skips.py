@@ -1,7 +1,6 @@
 """Items that annotators skip: rules, database, and the pages from disk and from the server."""
 
 import json
-import sqlite3
 from pathlib import Path
 
 import pytest
@@ -119,25 +118,6 @@ def test_submissions_of_a_skipped_item_do_not_count_until_it_is_reopened(db):
     db.skip(first, "unsure", "", seen=1)
     submit(db, first, "2", seen=1)  # submitting reopens it
     assert read_database(db.path, "t").skips == [] and db.assignment(first.id, "a").done
-
-
-def test_a_database_of_version_2_gets_the_column(db):
-    first = db.next("a", "annotation", 4)
-    path = db.path
-    db.close()
-    with sqlite3.connect(path) as sql:
-        sql.execute("ALTER TABLE assignments DROP COLUMN skipped")
-        sql.execute("PRAGMA user_version=2")
-    sql.close()
-    assert read_database(path, "t").skips == []
-    later = Database(path, "t", clock=Clock())
-    assert later.assignment(first.id, "a").skipped is None
-    later.skip(first, "unsure", "")
-    later.close()
-    assert [skip.reason for skip in read_database(path, "t").skips] == ["unsure"]
-    with sqlite3.connect(path) as sql:
-        assert sql.execute("PRAGMA user_version").fetchone()[0] >= 3
-    sql.close()
 
 
 def test_a_file_that_is_no_database_is_told(tmp_path):

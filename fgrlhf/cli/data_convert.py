@@ -17,7 +17,6 @@ from fgrlhf.data.formats import FORMATS, SPANS
 from fgrlhf.data.judgements import JUDGEMENTS, Losses
 from fgrlhf.data.read import check_input_and_output, check_not_input, read_rows, write_rows
 from fgrlhf.data.rows import Columns, Row, key_list
-from fgrlhf.data.shapes import AFTER_MARKS, text_after_marks
 from fgrlhf.data.step_rows import STEP_ROWS, step_rows
 from fgrlhf.load import load_task
 from fgrlhf.text_types import Prompt
@@ -28,9 +27,6 @@ TARGETS = {
     "steps": ("trl", "math_shepherd", "prm800k"),
     "spans": ("judgements",),
 }
-
-# format -> the keys of its elements; each element is an object
-ELEMENT_KEYS = {"spans": (*span_rows.SPAN_KEYS, "quote"), "steps": ("text", "label", "score")}
 
 CONVERSATIONS_HELP = (
     "whether prompts and responses are lists of messages, which TRL puts into the chat template;"
@@ -123,7 +119,6 @@ def convert(source: str, out: str, settings: ConvertSettings) -> None:
     else:
         rows = [row_format.to_row(item) for item in items]
     losses += _replaced(source, settings)
-    losses += _not_read(source, settings)
 
     write_rows(out, rows)
     written = "judgements" if settings.to == "judgements" else settings.format
@@ -211,31 +206,6 @@ def _inner_keys(value: Any) -> set[str]:
     if isinstance(value, list):
         return {key for item in value for key in _inner_keys(item)}
     return set(value) if isinstance(value, Mapping) else set()
-
-
-def _not_read(source: str, settings: ConvertSettings) -> Losses:
-    """What the rows of `spans` and `steps` state and their format does not read.
-
-    These are unknown keys inside their elements, and text that no step mark follows.
-    """
-    losses = Losses()
-    name = settings.format
-    if name not in ELEMENT_KEYS:
-        return losses
-    read: set[str] = set()
-    for key in ELEMENT_KEYS[name]:
-        path = str(settings.columns.get(f"{name}.{key}", key))
-        read |= {path, path.partition(".")[0]}
-    for values in read_rows(source)[: settings.limit]:
-        row = Row(values, settings.columns)
-        if name == "steps" and not row.has("steps") and row.has("input"):
-            losses[AFTER_MARKS] += bool(text_after_marks(row.text("input")))
-        elements = row.get(name)
-        for element in elements if isinstance(elements, list) else ():
-            # docs/data_formats.md says which completion of a step is read
-            if isinstance(element, Mapping) and "completions" not in element:
-                losses.update(f"`{name}.{key}`" for key in element if key not in read)
-    return +losses
 
 
 def _read_by_task(file: str, settings: ConvertSettings) -> list[Comparison]:

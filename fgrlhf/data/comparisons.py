@@ -119,10 +119,10 @@ def join_pairs(comparisons: Sequence[Comparison]) -> list[Comparison]:
     by_prompt: dict[str, list[Comparison]] = {}
     for comparison in comparisons:
         by_prompt.setdefault(comparison.prompt.text, []).append(comparison)
-    return [_joined(group) for group in by_prompt.values()]
+    return [_merged(group) for group in by_prompt.values()]
 
 
-def _joined(comparisons: Sequence[Comparison]) -> Comparison:
+def _merged(comparisons: Sequence[Comparison]) -> Comparison:
     """Comparisons of answers to the same prompt as one.
 
     A pair without a margin gets the margin 0 if other pairs have one.
@@ -138,13 +138,10 @@ def _joined(comparisons: Sequence[Comparison]) -> Comparison:
         keys = _answer_keys(comparison)
         pairs += [(places[keys[better]], places[keys[worse]]) for better, worse in comparison.pairs]
         margins += comparison.margins or [0.0] * len(comparison.pairs)
-    has_margins = any(comparison.margins for comparison in comparisons)
-    return Comparison(
-        comparisons[0].prompt,
-        tuple(Answer(text, tuple(sorted(marks))) for (text, _), marks in marked.items()),
-        tuple(pairs),
-        tuple(margins) if has_margins else (),
-    )
+    answers = [Answer(key[0], tuple(sorted(marks))) for key, marks in marked.items()]
+    if not any(comparison.margins for comparison in comparisons):
+        margins = []
+    return Comparison(comparisons[0].prompt, tuple(answers), tuple(pairs), tuple(margins))
 
 
 AnswerKey = tuple[str, int]  # text, number of equal answers before it in its comparison

@@ -6,17 +6,24 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from shlex import quote
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
+
+from pydantic import BeforeValidator
 
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.records import (
     CORRECT,
+    AnyText,
     LeftOutError,
+    Record,
     RowError,
+    Text,
+    check_object,
     check_place,
     check_text,
     check_texts,
     check_whole,
+    read,
     read_each,
     refuse_rows,
 )
@@ -30,8 +37,10 @@ from fgrlhf.models.dialogs import messages_in
 from fgrlhf.text_types import ASSISTANT, Prompt
 
 Item = TypeVar("Item")
+Part = TypeVar("Part", bound=Record)
 RESPONSE, SOURCE = "response", "source"
 SIDES = (RESPONSE, SOURCE)
+NOT_READ = "not read"  # begins the counts of what a row states and its format does not read
 
 
 @dataclass(frozen=True)
@@ -245,33 +254,48 @@ def counted_span(
         raise
 
 
-def side_of(key: str, value: Any) -> str:
-    """The side of a span: `response`, which is the default, or `source`.
-
-    Other projects say whether the span is in the source: true or false.
-
-    Raises:
-      RowError: it is something else.
-    """
+def _side(value: Any) -> str:
+    """The side of a span. Other projects say whether it is in the source: true or false."""
     if value is None or value is False:
         return RESPONSE
     if value is True:
         return SOURCE
     if value not in SIDES:
-        raise RowError(key, f"must be one of {', '.join(SIDES)}, or true for the source")
+        raise ValueError(f"must be one of {', '.join(SIDES)}, or true for the source")
     return value
 
 
-def inside(row: Row, name: str, part: str, place: str, element: Mapping[str, Any]) -> Any:
-    """The value `part` of an element of the list `name`, under the key that `columns` maps it to.
+class Mark(Record):
+    """A span in a row. Its offsets are checked when its text is known."""
+
+    start: Any = None
+    end: Any = None
+    label: Text | None = None
+    side: Annotated[str, BeforeValidator(_side)] = RESPONSE
+    quote: AnyText | None = None
+    severity: Text | None = None
+    evidence: AnyText | None = None
+    reason: AnyText | None = None
+
+
+def read_inside(row: Row, name: str, kind: type[Part], place: str, element: Any) -> Part:
+    """An element of the list `name` as a record, whose keys `columns` may rename.
+
+    Its other keys are counted.
 
     Raises:
-      RowError: `columns` maps it to a key that the element does not have.
+      RowError: it is not such a record, or has no key to which `columns` maps one of its parts.
     """
-    path = row.columns.get(f"{name}.{part}")
-    if path is None:
-        return element.get(part)
-    try:
-        return look_up(element, str(path))
-    except RowError as error:
-        raise RowError(f"{place}.{error.key}", error.reason) from None
+    values = dict(check_object(place, element))
+    used = set()
+    for part in kind.model_fields:
+        path = row.columns.get(f"{name}.{part}")
+        used |= {path or part, str(path).partition(".")[0]}
+        if path is None:
+            continue
+        try:
+            values[part] = look_up(element, str(path))
+        except RowError as error:
+            raise RowError(f"{place}.{error.key}", error.reason) from None
+    row.counts.update(f"{NOT_READ}, `{name}.{key}`" for key in element if key not in used)
+    return read(kind, values, place)

@@ -19,18 +19,25 @@ Offsets count Unicode code points from 0, and an end is exclusive.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import AfterValidator
 
 from fgrlhf.base.records import (
+    AnyText,
     LeftOutError,
+    Listed,
+    Number,
+    Record,
     RowError,
+    Text,
     check_list,
-    check_number,
     check_object,
     check_place,
     check_text,
     check_texts,
     check_whole,
+    read,
 )
 from fgrlhf.data.comparisons import (
     Answer,
@@ -40,16 +47,17 @@ from fgrlhf.data.comparisons import (
     pairs_of_scores,
 )
 from fgrlhf.data.format import (
+    NOT_READ,
     SOURCE,
     Format,
+    Mark,
     counted_span,
-    inside,
     prompt_of,
     prompt_row,
     prompt_text,
+    read_inside,
     references_of,
     response_text,
-    side_of,
 )
 from fgrlhf.data.judgements import (
     JUDGEMENTS,
@@ -65,6 +73,7 @@ from fgrlhf.data.judgements import (
 from fgrlhf.data.locate import locate
 from fgrlhf.data.rows import Row, key_list
 from fgrlhf.data.shapes import (
+    AFTER_MARKS,
     PromptText,
     chosen_completion,
     conversation_prompt,
@@ -72,6 +81,7 @@ from fgrlhf.data.shapes import (
     split_answer,
     split_dialogs,
     split_marked_steps,
+    text_after_marks,
 )
 from fgrlhf.text_types import Message, Prompt
 
@@ -150,7 +160,7 @@ def _parse_comparison(row: Row, number: int) -> Comparison:
         pairs = ((0, 1),)
         margins = ()
         if row.has("margin"):
-            margins = (_margin(row.key("margin"), row.get("margin")),)
+            margins = (read(_Margin, row.get("margin"), row.key("margin")),)
     marked = _marked(row, texts)
     answers = tuple(Answer(answer, ranges) for answer, ranges in zip(texts, marked))
     prompt = prompt_of(row, number, text, references_of(row, "references"))
@@ -222,12 +232,21 @@ def _pairs_of(
         return pairs, _margins(row, len(pairs))
     if len(values) != n_answers:
         raise RowError(key, f"has {len(values)} values for {n_answers} responses")
-    numbers = [check_number(f"{key}[{i}]", value) for i, value in enumerate(values)]
+    numbers = read(list[Number], values, key)
     if name == "ranking":  # 1 is the best
         pairs = pairs_of_scores([-rank for rank in numbers])
         return pairs, _margins(row, len(pairs))
     pairs = pairs_of_scores(numbers)
     return pairs, margins_of_scores(numbers, pairs)
+
+
+def _not_negative(margin: float) -> float:
+    if margin < 0:
+        raise ValueError("must be 0 or more: it says by how much the better response is better")
+    return margin
+
+
+_Margin = Annotated[Number, AfterValidator(_not_negative)]
 
 
 def _margins(row: Row, n_pairs: int) -> tuple[float, ...]:
@@ -238,14 +257,7 @@ def _margins(row: Row, n_pairs: int) -> tuple[float, ...]:
     values = check_list(key, row.get("margins"))
     if len(values) != n_pairs:
         raise RowError(key, f"has {len(values)} margins for {n_pairs} decided pairs")
-    return tuple(_margin(f"{key}[{i}]", value) for i, value in enumerate(values))
-
-
-def _margin(key: str, value: Any) -> float:
-    margin = check_number(key, value)
-    if margin < 0:
-        raise RowError(key, "must be 0 or more: it says by how much the better response is better")
-    return margin
+    return read(Listed[_Margin], values, key)
 
 
 def _preferred_pairs(
@@ -254,16 +266,15 @@ def _preferred_pairs(
     """The pairs in `preferences`: [better, worse], or an outcome for every two responses."""
     if values and not isinstance(values[0], list):
         return pairs_of_outcomes(n_answers, _outcomes(key, values, n_answers))
+    bound = f"there are {n_answers} responses, counted from 0"
     pairs = []
-    for i, value in enumerate(values):
-        pair = check_list(f"{key}[{i}]", value)
+    for i, pair in enumerate(read(list[list[Any]], values, key)):
+        name = f"{key}[{i}]"
         if len(pair) != 2:
-            raise RowError(f"{key}[{i}]", "must be [better, worse]: two places in the responses")
-        bound = f"there are {n_answers} responses, counted from 0"
-        better = check_place(f"{key}[{i}][0]", pair[0], n_answers, bound)
-        worse = check_place(f"{key}[{i}][1]", pair[1], n_answers, bound)
+            raise RowError(name, "must be [better, worse]: two places in the responses")
+        better, worse = (check_place(f"{name}[{k}]", pair[k], n_answers, bound) for k in (0, 1))
         if better == worse:
-            raise RowError(f"{key}[{i}]", f"compares response {better} with itself")
+            raise RowError(name, f"compares response {better} with itself")
         pairs.append((better, worse))
     return tuple(pairs)
 
@@ -277,11 +288,8 @@ def _outcomes(key: str, values: Sequence[Any], n_answers: int) -> list[int]:
             f"has {len(values)} outcomes; {n_answers} responses have {expected} pairs: 1v2,"
             " 1v3, ..., 2v3, ...",
         )
-    outcomes = []
-    for i, value in enumerate(values):
-        bound = "an outcome is 1 (first), 2 (second) or 0 (tie)"
-        outcomes.append(check_place(f"{key}[{i}]", value, 3, bound))
-    return outcomes
+    bound = "an outcome is 1 (first), 2 (second) or 0 (tie)"
+    return [check_place(f"{key}[{i}]", value, 3, bound) for i, value in enumerate(values)]
 
 
 def _chosen_and_rejected(row: Row) -> tuple[PromptText, str, str]:
@@ -318,27 +326,21 @@ def _marked(row: Row, texts: Sequence[str]) -> list[tuple[tuple[int, int], ...]]
     if not row.has("marked"):
         return [()] * len(texts)
     key = row.key("marked")
-    lists = check_list(key, row.get("marked"))
+    lists = read(list[list[list[Any]]], row.get("marked"), key)
     if not lists:  # as null: files with columns have the key in every row
         return [()] * len(texts)
     if len(lists) != len(texts):
         raise RowError(key, f"has {len(lists)} lists for {len(texts)} responses")
     marked = []
     for i, (ranges, text) in enumerate(zip(lists, texts)):
-        name = f"{key}[{i}]"
-        marked_ranges = []
-        for k, value in enumerate(check_list(name, ranges)):
-            marked_ranges.append(_range(row, f"{name}[{k}]", value, text))
-        marked.append(tuple(marked_ranges))
+        places = []
+        for k, pair in enumerate(ranges):
+            name = f"{key}[{i}][{k}]"
+            if len(pair) != 2:
+                raise RowError(name, "must be [start, end]")
+            places.append(counted_span(row, name, *pair, text))
+        marked.append(tuple(places))
     return marked
-
-
-def _range(row: Row, key: str, value: Any, text: str) -> tuple[int, int]:
-    """A list [start, end] as a range of characters of `text`."""
-    pair = check_list(key, value)
-    if len(pair) != 2:
-        raise RowError(key, "must be [start, end]")
-    return counted_span(row, key, pair[0], pair[1], text)
 
 
 def _comparison_row(comparison: Comparison) -> dict[str, Any]:
@@ -448,37 +450,30 @@ def _split_responses(row: Row) -> list[Row]:
 OF_RESPONSE = ("response", "completion", "spans")  # names that differ between responses
 
 
+class _Span(Mark):
+    label: Text
+
+
 def _span(row: Row, name: str, value: Any, response: str, source: str) -> Judgement | None:
     """A span of a row; None if it has a quote that is not in its text, which is counted."""
-    span = check_object(name, value)
-    start = inside(row, "spans", "start", name, span)
-    end = inside(row, "spans", "end", name, span)
-    label = check_text(f"{name}.label", inside(row, "spans", "label", name, span))
-    parts = {}
-    for part in SPAN_TEXTS:
-        text = inside(row, "spans", part, name, span)
-        if text is not None:
-            parts[part] = check_text(f"{name}.{part}", text, may_be_blank=part != "severity")
-    side = side_of(f"{name}.side", inside(row, "spans", "side", name, span))
-    quote = inside(row, "spans", "quote", name, span)
-    if quote is not None:
-        check_text(f"{name}.quote", quote, may_be_blank=True)
-    place = _place(row, name, (start, end), quote, source if side == SOURCE else response, side)
-    return None if place is None else Judgement(SPAN_ASPECT, label, *place, side=side, **parts)
+    mark = read_inside(row, "spans", _Span, name, value)
+    place = _place(row, name, mark, source if mark.side == SOURCE else response)
+    if place is None:
+        return None
+    parts = mark.model_dump(include={"label", "side", *SPAN_TEXTS})
+    return Judgement(SPAN_ASPECT, start=place[0], end=place[1], **parts)
 
 
-def _place(
-    row: Row, name: str, claimed: tuple[Any, Any], quote: str | None, text: str, side: str
-) -> tuple[int, int] | None:
+def _place(row: Row, name: str, mark: Mark, text: str) -> tuple[int, int] | None:
     """The place of a span by its offsets, or by its quote as in an import (`locate`)."""
-    start, end = claimed
-    if quote is None:
-        return counted_span(row, name, start, end, text, side)
+    start, end = mark.start, mark.end
+    if mark.quote is None:
+        return counted_span(row, name, start, end, text, mark.side)
     if start is not None and end is not None:
         start, end = check_whole(f"{name}.start", start), check_whole(f"{name}.end", end)
     else:
         start = end = None
-    located = locate(text, quote, start, end, (row.reading,))
+    located = locate(text, mark.quote, start, end, (row.reading,))
     row.counts[f"spans, {located.outcome}"] += 1
     return located.span
 
@@ -491,6 +486,8 @@ Step = tuple[str, Judgement]  # its text, and its judgement without a place
 def _parse_steps(row: Row, number: int) -> JudgedResponse:
     if row.first_given("steps", "input", "completions") == "input":  # Math-Shepherd
         problem, marked = split_marked_steps(row.text("input"), row.text("label"))
+        if text_after_marks(row.text("input")):
+            row.counts[f"{NOT_READ}, {AFTER_MARKS}"] += 1
         text = PromptText(problem)
         steps = [_scored(step, is_good) for step, is_good in marked]
     else:
@@ -550,6 +547,12 @@ def _without_empty(row: Row, key: str, steps: Sequence[Step], number: int) -> li
 EMPTY_STEPS = "empty steps, left out"
 
 
+class _StepRow(Record):
+    text: AnyText
+    label: Any = None  # a text, or a score
+    score: Any = None
+
+
 def _step_objects(row: Row, key: str, values: Sequence[Any]) -> list[Step]:
     """Steps as objects {text, label | score}, or with rated completions (PRM800K)."""
     steps = []
@@ -560,18 +563,15 @@ def _step_objects(row: Row, key: str, values: Sequence[Any]) -> list[Step]:
         first_error = _first_error(row, len(values))
     for i, value in enumerate(values):
         name = f"{key}[{i}]"
-        step = check_object(name, value)
-        if "completions" not in step:
-            text = inside(row, "steps", "text", name, step)
-            text = check_text(f"{name}.text", text, may_be_blank=True)
-            label = inside(row, "steps", "label", name, step)
-            score = inside(row, "steps", "score", name, step)
-            if first_error is not None and (is_named or not _is_judged(row, step)):
+        if "completions" not in check_object(name, value):
+            step = read_inside(row, "steps", _StepRow, name, value)
+            label, score = step.label, step.score
+            if first_error is not None and (is_named or not _is_judged(row, value)):
                 score = float(i < first_error)
                 label = label if isinstance(label, str) else None
-            steps.append(_step(name, text, label, score))
+            steps.append(_step(name, step.text, label, score))
             continue
-        completion = chosen_completion(name, step)
+        completion = chosen_completion(name, value)
         if completion is None:  # it has no rating, so the rest of the solution has none either
             break
         steps.append(_scored(completion.text, completion.rating))
@@ -632,10 +632,8 @@ def _step(key: str, text: str, label: Any, score: Any) -> Step:
         label = None
     if label is None and score is None:
         raise RowError(key, "must have a label or a score")
-    if label is not None:
-        label = check_text(f"{key}.label", label)
-    if score is not None:
-        score = check_number(f"{key}.score", score)
+    label = read(Text | None, label, f"{key}.label")
+    score = read(Number | None, score, f"{key}.score")
     return text, Judgement(STEP_ASPECT, label, score=score)
 
 

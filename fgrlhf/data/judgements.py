@@ -20,12 +20,13 @@ from typing import Any
 
 from fgrlhf.base.errors import shorten, suggestion
 from fgrlhf.base.files import parse_json
-from fgrlhf.base.records import RowError, check_list, check_number, check_object, check_text
+from fgrlhf.base.records import Number, RowError, Text, check_list, check_object, read
 from fgrlhf.data.format import (
     RESPONSE,
     SIDES,
     SOURCE,
     Format,
+    Mark,
     counted_span,
     is_written_as_text,
     prompt_of,
@@ -33,7 +34,6 @@ from fgrlhf.data.format import (
     prompt_text,
     references_of,
     response_text,
-    side_of,
 )
 from fgrlhf.data.rows import Row
 from fgrlhf.data.shapes import PromptText
@@ -152,8 +152,13 @@ class JudgedResponse:
 # ---- rows ----------------------------------------------------------------------------------------
 
 _PARTS = tuple(part.name for part in fields(Judgement))
-_TEXT_PARTS = ("label", "severity", "annotator", "reason", "evidence", "origin")
-_MAY_BE_BLANK = ("reason", "evidence")
+
+
+class _Mark(Mark):
+    aspect: Text
+    annotator: Text | None = None
+    origin: Text | None = None
+    score: Number | None = None
 
 
 def _parse(row: Row, number: int) -> JudgedResponse:
@@ -178,28 +183,19 @@ def _judgement(
             raise RowError(
                 f"{key}.{name}", f"is not a part of a judgement; {suggestion(name, _PARTS)}"
             )
-    parts: dict[str, Any] = {"aspect": check_text(f"{key}.aspect", values.get("aspect"))}
-    for name in _TEXT_PARTS:
-        if values.get(name) is not None:
-            parts[name] = check_text(f"{key}.{name}", values[name], name in _MAY_BE_BLANK)
-    if values.get("score") is not None:
-        parts["score"] = check_number(f"{key}.score", values["score"])
-    if "label" not in parts and "score" not in parts:
+    mark = read(_Mark, values, key)
+    if mark.label is None and mark.score is None:
         raise RowError(key, "must have a label or a score")
-    side = side_of(f"{key}.side", values.get("side"))
-    if side == SOURCE and source is None:
+    if mark.side == SOURCE and source is None:
         raise RowError(f"{key}.side", "is `source`, and the row has no text under `source`")
-    text = source if side == SOURCE and source is not None else response
-    start, end = _span(row, key, values, text, side)
-    return Judgement(side=side, start=start, end=end, **parts)
+    text = source if mark.side == SOURCE and source is not None else response
+    start, end = _span(row, key, mark, text)
+    return Judgement(start=start, end=end, **mark.model_dump(exclude={"start", "end", "quote"}))
 
 
-def _span(
-    row: Row, key: str, values: Mapping[str, Any], text: str, side: str
-) -> tuple[int, int] | tuple[None, None]:
+def _span(row: Row, key: str, mark: _Mark, text: str) -> tuple[int, int] | tuple[None, None]:
     """The span of a judgement, whose quote is verified; (None, None) for the whole text."""
-    start, end = values.get("start"), values.get("end")
-    quote = values.get("quote")
+    start, end, side, quote = mark.start, mark.end, mark.side, mark.quote
     if (start is None) != (end is None):
         raise RowError(key, "start and end must both be numbers, or both null")
     marked = text
@@ -208,7 +204,6 @@ def _span(
         span = counted_span(row, key, start, end, text, side)
         marked = text[span[0] : span[1]]
     if quote is not None and quote != marked:
-        check_text(f"{key}.quote", quote, may_be_blank=True)
         raise RowError(
             f"{key}.quote",
             f"is {shorten(repr(quote), 60)}, but the {side} has {shorten(repr(marked), 60)} there",

@@ -11,12 +11,16 @@ from os.path import commonprefix
 from typing import Any
 
 from fgrlhf.base.records import (
+    AnyText,
+    Number,
+    Record,
     RowError,
+    Text,
     check_list,
-    check_number,
-    check_object,
     check_place,
     check_text,
+    one_of,
+    read,
 )
 from fgrlhf.models.dialogs import NEXT_TURN, SPEAKERS, dialog_text, messages_in
 from fgrlhf.text_types import ASSISTANT, USER, Message
@@ -44,23 +48,21 @@ class PromptText:
 # ---- conversations -------------------------------------------------------------------------------
 
 
+class _Message(Record):
+    role: one_of(SPEAKERS)
+    content: AnyText
+
+
 def messages_of(key: str, value: Any) -> list[Message]:
     """A conversation `[{role, content}, ...]` as (role, text) pairs.
 
     Raises:
       RowError: it is not a conversation, or it is empty.
     """
-    messages = []
-    for i, item in enumerate(check_list(key, value)):
-        message = check_object(f"{key}[{i}]", item)
-        role = message.get("role")
-        if not isinstance(role, str) or role not in SPEAKERS:
-            raise RowError(f"{key}[{i}].role", f"must be one of {', '.join(SPEAKERS)}")
-        content = check_text(f"{key}[{i}].content", message.get("content"), may_be_blank=True)
-        messages.append((role, content))
+    messages = read(list[_Message], check_list(key, value), key)
     if not messages:
         raise RowError(key, "must be a conversation of at least one message")
-    return messages
+    return [(message.role, message.content) for message in messages]
 
 
 def split_answer(key: str, messages: Sequence[Message]) -> tuple[list[Message], str]:
@@ -118,6 +120,11 @@ def split_dialogs(chosen: str, rejected: str) -> tuple[PromptText, str, str]:
 # ---- rated steps ---------------------------------------------------------------------------------
 
 
+class _Completion(Record):
+    text: Text
+    rating: Number | None = None
+
+
 @dataclass(frozen=True)
 class RatedCompletion:
     """A candidate for a step of a solution, with its rating."""
@@ -143,7 +150,7 @@ def chosen_completion(key: str, step: Mapping[str, Any]) -> RatedCompletion | No
     completions = check_list(f"{key}.completions", step.get("completions") or [])
     if chosen is None and human is not None:
         name = f"{key}.human_completion"
-        text = human if isinstance(human, str) else check_object(name, human).get("text")
+        text = human if isinstance(human, str) else read(_Completion, human, name).text
         return RatedCompletion(check_text(name, text), 1.0, goes_on=True)
     if not completions:
         return None
@@ -154,12 +161,10 @@ def chosen_completion(key: str, step: Mapping[str, Any]) -> RatedCompletion | No
         f"there are {len(completions)} completions, counted from 0",
     )
     name = f"{key}.completions[{place}]"
-    completion = check_object(name, completions[place])
-    text = check_text(f"{name}.text", completion.get("text"))
-    rating = completion.get("rating")
-    if rating is None:
+    completion = read(_Completion, completions[place], name)
+    if completion.rating is None:
         return None
-    return RatedCompletion(text, check_number(f"{name}.rating", rating), chosen is not None)
+    return RatedCompletion(completion.text, completion.rating, chosen is not None)
 
 
 def split_marked_steps(text: str, labels: str) -> tuple[str, list[tuple[str, bool]]]:

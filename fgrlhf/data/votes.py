@@ -5,6 +5,9 @@ if at least k annotators marked it, with any label; those who looked for errors 
 vote against it. Its labels are those with k votes or, if no label has as many, the one with most
 votes (of equal ones, the first in the row). Runs of characters with a label become spans. Each has
 the severity, reason and evidence of the first mark with its label that overlaps it.
+
+`fgrlhf feedback export policy=majority` takes the whole annotation that agrees best with the others
+instead, since a row of the pages also has a correction, which fits one annotation only.
 """
 
 from collections import Counter

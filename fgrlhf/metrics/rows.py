@@ -192,7 +192,7 @@ def _contradictions(
     for number, row in lines:
         for name in sorted(numeric.keys() & row.keys() - {"id"}):
             if row[name] is not None and not _is_number(row[name]):
-                yield number, name, f"is not a number, as in line {numeric[name]}"
+                yield number, name, f"{not_a(float, row[name])}; line {numeric[name]} has one"
 
 
 def _is_number(value: Any) -> bool:

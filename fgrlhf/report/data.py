@@ -342,8 +342,7 @@ def _evaluations_by_split(folder: Path) -> dict[str, dict[str, Path]]:
 def _why_outdated(summary: Summary, by_split: Mapping[str, Mapping[str, Path]]) -> str:
     """Why the figures of a summary are not those of the evaluations; "" if they are.
 
-    Nothing is known about a summary of an older release. Without any evaluation, there are no
-    other figures beside those of the summary.
+    Without any evaluation, there are no other figures beside those of the summary.
     """
     if summary.evaluations is None or not by_split:
         return ""

@@ -157,7 +157,7 @@ class Summary(Record):
     Attributes:
       targets: the figures that the pipeline checks; none if it has no targets.
       split: of the evaluations that it summarises.
-      evaluations: name -> SHA-256 of its rows; None in a summary of an older release.
+      evaluations: name -> SHA-256 of its rows; None: without a summary.
     """
 
     split: str | None = None

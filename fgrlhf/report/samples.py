@@ -42,11 +42,11 @@ class Piece:
         """Its classes in report.css: the sign of the fill, the sign of the underline."""
         classes = []
         if self.strength > 0:
-            classes.append("p" if self.value > 0 else "n")
+            classes.append("pos" if self.value > 0 else "neg")
         if self.under != 0:
-            classes.append("up" if self.under > 0 else "un")
+            classes.append("under-pos" if self.under > 0 else "under-neg")
         elif self.zero:
-            classes.append("u0")
+            classes.append("under-zero")
         if self.special:
             classes.append("special")
         return " ".join(classes)

@@ -269,7 +269,8 @@ def _differences_by_metric(
         for gains_of_pair in compared.values():
             gain = gains_of_pair.get(metric)
             of_pairs.append(None if gain is None else _difference(gain))
-        differences[display.metric(display.metric_of_gain(metric))] = of_pairs
+        judged = display.metric_of_gain(metric)  # as evaluation rows name it
+        differences[display.metric(judged)] = of_pairs
     return differences
 
 

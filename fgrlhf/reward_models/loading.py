@@ -395,23 +395,11 @@ def _check_network(path: str | Path, spec: RewardModelSpec, config: PretrainedCo
         problems.append(f"shape is {spec.shape}, but the network is a {config.model_type}")
     if is_scorer and config.kind != spec.kind:
         problems.append(f"kind is {spec.kind}, but the network's is {shorten(config.kind, 60)}")
-    if is_scorer:
-        problems += _feature_problems(config, spec.shape)
+    if is_scorer and not isinstance(config.lm_logprob_feature, bool):
+        problems.append("lm_logprob_feature of the network's config must be true or false")
     if spec.kind == "segment":
         problems += _label_problems(spec, config)
     _refuse_network(path, problems)
-
-
-def _feature_problems(config: LanguageModelScorerConfig, shape: Shape) -> list[str]:
-    if not isinstance(config.lm_logprob_feature, bool):
-        return ["lm_logprob_feature of the network's config must be true or false"]
-    is_of_earlier_release = config.feature_layer is None
-    if config.lm_logprob_feature and shape == "causal" and is_of_earlier_release:
-        return [
-            "its lm_logprob_feature is that of an earlier release, which read the prompt's"
-            " log-probabilities too: train it again"
-        ]
-    return []
 
 
 def _label_problems(spec: RewardModelSpec, config: PretrainedConfig) -> list[str]:

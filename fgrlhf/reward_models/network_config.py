@@ -39,8 +39,7 @@ class LanguageModelScorerConfig(PretrainedConfig):
       text_features: whether a linear model of hand-made features is added to the head
         (feature_head.py).
       feature_layer: the layer to whose input they are added; 0: to the embeddings. If only the top
-        layers are trained, it is the lowest of these. None in folders of earlier releases, which
-        used the embeddings.
+        layers are trained, it is the lowest of these.
     """
 
     model_type = "fgrlhf_language_model_scorer"
@@ -50,7 +49,7 @@ class LanguageModelScorerConfig(PretrainedConfig):
         trunk: dict | None = None,
         kind: Kind = "segment",
         lm_logprob_feature: bool = False,
-        feature_layer: int | None = None,
+        feature_layer: int = 0,
         trained_layers: int | None = None,
         layers: int | None = None,
         text_features: bool = False,

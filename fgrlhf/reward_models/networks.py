@@ -166,7 +166,6 @@ class LanguageModelScorer(PreTrainedModel):
             trunk_config.to_dict(),
             kind,
             lm_logprob_feature,
-            feature_layer=0,
             layers=layers,
             text_features=text_features,
             **labels,
@@ -333,7 +332,7 @@ class LanguageModelScorer(PreTrainedModel):
         embeddings_RLD = self._reading_stack().get_input_embeddings()(batch.ids_RL)
         if added_RLD is None:
             return hidden_states(self.trunk, batch, embeddings_RLD)
-        layer_number = self.config.feature_layer or 0
+        layer_number = self.config.feature_layer
         if layer_number == 0:
             return hidden_states(self.trunk, batch, embeddings_RLD + added_RLD)
 

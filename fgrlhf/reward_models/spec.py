@@ -31,7 +31,6 @@ Kind = Literal["segment", "sequence"]
 SPEC_FILE = "reward_model.json"
 NOT_ERRORS = ("O", "Ignore")  # labels that do not mark an error
 MOST_TOKENS = 2**20  # longer than any network reads
-OLD_NAMES = {"with_passages": "with_context"}  # a task's word: the key of earlier releases
 
 
 class SpecError(UserError):
@@ -89,11 +88,10 @@ class RewardModelSpec:
         kinds of error: then all labels except `ok_label` are errors.
       ok_label: the label of a segment without an error.
       segmenter: name and version of the segmenter that split the training responses; None: the
-        published one, as in folders of earlier releases and in published ones.
+        published one, as in published folders.
       mean, std: of a sequence scorer's raw scores over its training data.
       line_breaks: whether the network reads prompts and responses with their line breaks and
-        indentation, or as words joined by single spaces, as in folders of earlier releases and
-        published ones.
+        indentation, or as words joined by single spaces, as in published folders.
       metrics: on its dev data at the end of training.
 
     Raises:
@@ -171,21 +169,13 @@ class RewardModelSpec:
         """Read the file. Raises `UserError`, which lists every mistake, if it is not valid."""
         path = Path(folder) / SPEC_FILE
         try:
-            return read(cls, with_current_names(read_json(path)))
+            return read(cls, read_json(path))
         except RowError as error:
             problems = [Problem(None, *complaint, str(path)) for complaint in error.complaints]
         except SpecError as error:
             problems = [Problem(None, error.key, str(error), str(path))]
         way_out = "Train the model again, or restore the file"
         raise DataError(problems, "used as a reward model", way_out)
-
-
-def with_current_names(row: Any) -> Any:
-    """The JSON value of a spec, with the keys of earlier releases replaced by the current ones."""
-    if not isinstance(row, dict):
-        return row
-    renamed = {OLD_NAMES.get(key, key): value for key, value in row.items()}
-    return renamed if len(renamed) == len(row) else row
 
 
 def described_segmenter(facts: Mapping[str, Any]) -> dict[str, str] | None:

@@ -248,9 +248,7 @@ class RunLog:
 
         command = command_line()
         resumed = _list(before.get("resumed_at"))
-        # earlier releases replaced the command instead
-        commands = [None] * len(resumed) + _list(before.get("resumed_with"))
-        commands = commands[len(commands) - len(resumed) :]
+        commands = _list(before.get("resumed_with"))
         if resume_step is not None:
             resumed = [*resumed, resume_step]
             commands = [*commands, command]
