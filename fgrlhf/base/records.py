@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, TypeGuard, TypeVar, cast
+from typing import Annotated, Any, TypeGuard, TypeVar, cast, overload
 
 from pydantic import (
     AfterValidator,
@@ -184,7 +184,11 @@ class LeftOutError(RowError):
         self.what = what
 
 
-def read(kind: type[Item], value: Any, key: str = "") -> Item:
+@overload
+def read(kind: type[Item], value: Any, key: str = "") -> Item: ...
+@overload
+def read(kind: Any, value: Any, key: str = "") -> Any: ...
+def read(kind: Any, value: Any, key: str = "") -> Any:
     """`value` as a record.
 
     Args:

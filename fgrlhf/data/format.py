@@ -270,7 +270,6 @@ class Mark(Record):
 
     start: Any = None
     end: Any = None
-    label: Text | None = None
     side: Annotated[str, BeforeValidator(_side)] = RESPONSE
     quote: AnyText | None = None
     severity: Text | None = None

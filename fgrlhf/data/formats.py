@@ -338,7 +338,7 @@ def _marked(row: Row, texts: Sequence[str]) -> list[tuple[tuple[int, int], ...]]
             name = f"{key}[{i}][{k}]"
             if len(pair) != 2:
                 raise RowError(name, "must be [start, end]")
-            places.append(counted_span(row, name, *pair, text))
+            places.append(counted_span(row, name, pair[0], pair[1], text))
         marked.append(tuple(places))
     return marked
 

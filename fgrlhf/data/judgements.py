@@ -156,6 +156,7 @@ _PARTS = tuple(part.name for part in fields(Judgement))
 
 class _Mark(Mark):
     aspect: Text
+    label: Text | None = None
     annotator: Text | None = None
     origin: Text | None = None
     score: Number | None = None

@@ -8,7 +8,7 @@ text in the form of HH-RLHF.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os.path import commonprefix
-from typing import Any
+from typing import Any, Literal
 
 from fgrlhf.base.records import (
     AnyText,
@@ -19,10 +19,9 @@ from fgrlhf.base.records import (
     check_list,
     check_place,
     check_text,
-    one_of,
     read,
 )
-from fgrlhf.models.dialogs import NEXT_TURN, SPEAKERS, dialog_text, messages_in
+from fgrlhf.models.dialogs import NEXT_TURN, dialog_text, messages_in
 from fgrlhf.text_types import ASSISTANT, USER, Message
 
 STEP_MARK = "ки"  # after each step of a Math-Shepherd row
@@ -49,7 +48,7 @@ class PromptText:
 
 
 class _Message(Record):
-    role: one_of(SPEAKERS)
+    role: Literal["system", "user", "assistant"]
     content: AnyText
 
 
