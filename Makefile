@@ -58,7 +58,7 @@ processors: setup
 	@$(RUN) bash scripts/processors.sh $(ARGS)
 
 # Kills, damaged files, full disks, hostile folders, invalid settings; half an hour. See faults/README.md.
-# ARGS="kinds=rows seed=1 scale=0.1" runs a part of it.
+# ARGS="kinds=disk seed=1 scale=0.1" runs a part of it.
 faults: setup
 	@$(RUN) python -m faults $(ARGS)
 

@@ -1,6 +1,6 @@
 """`make faults`: run the campaign and print its table.
 
-python -m faults [kinds=kill,rows] [seed=0] [scale=1] [only=1234] [lanes=2]
+python -m faults [kinds=kill,disk] [seed=0] [scale=1] [only=12] [lanes=2]
                  [output_dir=outputs/faults]
 """
 

@@ -1,14 +1,12 @@
 """Trials, their outcomes, the processes they run in, and the table.
 
-A trial is a pure function of (kind, seed, scale, index). It runs in a forked process, alone or with
-the other trials of its batch. If that process dies, the current trial has failed, and the rest of
-the batch continues in a new process.
+A trial is a pure function of (kind, seed, scale, index). It runs in a forked process. If that dies,
+the trial has failed.
 """
 
 import json
 import os
 import random
-import resource
 import shutil
 import sys
 import time
@@ -21,9 +19,9 @@ from typing import Any
 
 from faults.judging import Outcome, References
 from faults.world import World
+from fgrlhf.base.files import write_text
 
 PULSE = 15.0  # seconds between progress lines
-BATCH_CPU_LIMIT = 5  # CPU seconds; a batched trial that takes longer has failed
 
 
 @dataclass
@@ -48,7 +46,6 @@ class Kind:
     name: str
     good: tuple[str, ...]  # verdicts that pass
     bad: tuple[str, ...]  # verdicts that fail; the table shows them all, zeros included
-    batch = 1  # trials per process
     cases: Sequence[Any] = ()  # what `case` chooses from
     trials = 0  # at scale 1; 0: one of each case
 
@@ -139,21 +136,17 @@ def run_kind(kind: Kind, indices: Sequence[int], lanes: int = 2, quiet: bool = F
     """Run trials, `lanes` processes at a time."""
     tally = Tally(kind)
     started = time.monotonic()
-    waiting = [list(indices[at : at + kind.batch]) for at in range(0, len(indices), kind.batch)]
-    running: list[_Batch] = []
+    waiting = list(indices)
+    running: list[_Trial] = []
     pulse = started
     while waiting or running:
         while waiting and len(running) < lanes:
-            running.append(_Batch(kind, waiting.pop(0)))
-        for batch in list(running):
-            for index, outcome in batch.outcomes():
-                _settle(tally, index, outcome)
-            if batch.ended:
-                running.remove(batch)
-                if batch.left:
-                    _settle(tally, batch.left[0], kind.died(batch.code))
-                    if batch.left[1:]:
-                        waiting.insert(0, batch.left[1:])
+            running.append(_Trial(kind, waiting.pop(0)))
+        for trial in list(running):
+            outcome = trial.outcome()
+            if outcome is not None:
+                running.remove(trial)
+                _settle(tally, trial.index, outcome)
         now = time.monotonic()
         tally.seconds = now - started
         if not quiet and now - pulse >= PULSE:
@@ -163,63 +156,41 @@ def run_kind(kind: Kind, indices: Sequence[int], lanes: int = 2, quiet: bool = F
     return tally
 
 
-class _Batch:
-    """A forked process that runs some trials and writes a line per outcome to a pipe."""
+class _Trial:
+    """A forked process that runs a trial and writes its outcome to a file."""
 
-    def __init__(self, kind: Kind, indices: list[int]):
-        self.left = indices
-        self.ended = False
-        self.code = 0
-        self.reader, writer = os.pipe()
+    def __init__(self, kind: Kind, index: int):
+        self.kind, self.index = kind, index
+        folder = trial_folder(kind, index)
+        self.result = folder.with_name(f"{folder.name}.json")
+        self.result.unlink(missing_ok=True)
         sys.stdout.flush()
         self.pid = os.fork()
         if self.pid == 0:
-            os.close(self.reader)
-            _work(kind, indices, writer)
-        os.close(writer)
-        os.set_blocking(self.reader, False)
-        self.text = b""
+            _work(kind, index, folder, self.result)
 
-    def outcomes(self) -> list[tuple[int, Outcome]]:
-        """The outcomes since the last call."""
-        # Checked before the pipe is read: if the process has ended, the pipe holds all its output.
+    def outcome(self) -> Outcome | None:
+        """How the trial ended; None while it runs."""
         pid, status = os.waitpid(self.pid, os.WNOHANG)
-        while True:
-            try:
-                block = os.read(self.reader, 1 << 16)
-            except BlockingIOError:
-                break
-            if not block:
-                break
-            self.text += block
-        if pid:
-            self.ended = True
-            self.code = os.waitstatus_to_exitcode(status)
-            os.close(self.reader)
-        *lines, self.text = self.text.split(b"\n")
-        settled = [json.loads(line) for line in lines]
-        self.left = self.left[len(settled) :]
-        return [(index, Outcome(**outcome)) for index, outcome in settled]
+        if not pid:
+            return None
+        if not self.result.exists():
+            return self.kind.died(os.waitstatus_to_exitcode(status))
+        outcome = Outcome(**json.loads(self.result.read_text()))
+        self.result.unlink()
+        return outcome
 
 
-def _work(kind: Kind, indices: list[int], writer: int) -> None:
+def _work(kind: Kind, index: int, folder: Path, result: Path) -> None:
     code = 1
     try:
-        for index in indices:
-            folder = trial_folder(kind, index)
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(parents=True)
-            if kind.batch > 1:
-                used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
-                limit = int(used) + BATCH_CPU_LIMIT
-                resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.RLIM_INFINITY))
-            try:
-                outcome = kind.run(index, folder)
-            except Exception:
-                outcome = Outcome(
-                    kind.bad[0], f"the trial itself failed:\n{traceback.format_exc()}"
-                )
-            os.write(writer, json.dumps([index, asdict(outcome)]).encode() + b"\n")
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        try:
+            outcome = kind.run(index, folder)
+        except Exception:
+            outcome = Outcome(kind.bad[0], f"the trial itself failed:\n{traceback.format_exc()}")
+        write_text(result, json.dumps(asdict(outcome)))
         code = 0
     except BaseException:
         traceback.print_exc()

@@ -1,8 +1,7 @@
 """All kinds of faults by name, in the order in which they run."""
 
-from faults.bombs import Bombs
 from faults.checkpoints import Checkpoints
-from faults.configs import AcceptedConfigs, Configs
+from faults.configs import Configs
 from faults.disk import Disk
 from faults.folders import Folders
 from faults.idle import Idle
@@ -10,7 +9,6 @@ from faults.kill import Kill
 from faults.numbers import Numbers
 from faults.outputs import Outputs
 from faults.ranks import Ranks
-from faults.rows import Rows
 from faults.samplers import Samplers
 from faults.servers import Servers
 from faults.streams import Streams
@@ -19,9 +17,6 @@ from faults.together import Together
 _ALL = (
     Kill,
     Configs,
-    AcceptedConfigs,
-    Rows,
-    Bombs,
     Outputs,
     Streams,
     Disk,

@@ -1,6 +1,7 @@
 """Values that no run can have: every bound of every config is tested, whatever its keys."""
 
 import copy
+import random
 import typing
 from collections.abc import Iterator
 from typing import Annotated, Any
@@ -10,8 +11,10 @@ import pytest
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from faults.configs import ODD
 from fgrlhf.base.errors import UserError
-from fgrlhf.configs.strict import validate
+from fgrlhf.configs.strict import load_config, validate
+from fgrlhf.configs.yaml_files import dump_yaml
 from fgrlhf.load import load_task
 from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.task_config import rl_config
@@ -77,6 +80,39 @@ def mistakes(model: type[BaseModel], tree: dict) -> list[str]:
     except UserError as error:
         return [line.strip() for line in str(error).splitlines()[1:]]
     return []
+
+
+def keys(model: type[BaseModel], path: tuple = ()) -> Iterator[tuple]:
+    """The path of each key outside of unions."""
+    for name, field in model.model_fields.items():
+        annotation = field.annotation
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            yield from keys(annotation, (*path, name))
+        else:
+            yield (*path, name)
+
+
+@pytest.mark.parametrize("stage", CONFIGS)
+def test_any_override_is_accepted_or_refused_by_its_key(stage, tmp_path):
+    """Odd values, and a misspelt key with each of them."""
+    model, sections = CONFIGS[stage]
+    (tmp_path / "c.yml").write_text(dump_yaml(sections))
+    base = ["model.ckpt=x", "logging.save_dir=out"]
+    rng = random.Random(0)
+    paths = list(keys(model))
+    for _ in range(100):
+        path, value = rng.choice(paths), rng.choice(ODD)
+        for name in (path[-1], f"{path[-1]}x"):
+            override = f"{'.'.join((*path[:-1], name))}={value}"
+            try:
+                load_config(
+                    model, tmp_path / "c.yml", ["model.ckpt=x", "logging.save_dir=o", override]
+                )
+            except UserError as error:
+                text = str(error)
+                assert name in text and len(text) < 4000 and text.count("\n") < 25, override[:80]
+            else:
+                assert name == path[-1], override[:80]
 
 
 @pytest.mark.parametrize("stage", CONFIGS)

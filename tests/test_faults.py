@@ -12,20 +12,17 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from faults import bombs, judging, outputs, ranks
+from faults import outputs, ranks
 from faults.campaign import Bench, Kind, Tally, run_kind, table
 from faults.checkpoints import DAMAGES, Interrupted, checkpoints_in
 from faults.child import Command, CrashPoint, Ended, run
-from faults.configs import leaves, whole_files
 from faults.folders import Payload
-from faults.judging import Outcome, call, compare, reference_run, snapshot
+from faults.judging import Outcome, compare, reference_run, snapshot
 from faults.kill import kill_trial
 from faults.kinds import KINDS
 from faults.numbers import not_finite
-from faults.rows import READERS, damage_row, to_text
 from faults.together import both_wrote
 from faults.world import Stage, World, write_causal_policy
-from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_json
 from fgrlhf.policy import load_policy
 from fgrlhf.text_types import Prompt
@@ -213,34 +210,6 @@ def test_timings_do_not_count_and_everything_else_does(tmp_path):
     assert difference.other == ("model.safetensors",)
 
 
-def refuse(text: str):
-    raise UserError(text)
-
-
-@pytest.mark.parametrize(
-    "reader, names, verdict",
-    [
-        (lambda: 3, (), "accepted"),
-        (lambda: refuse("a  b: unknown key"), ("a\nb",), "refused"),
-        (lambda: refuse("something is wrong"), ("lr",), "unnamed"),
-        (lambda: refuse("lr " + "x" * 4_000), ("lr",), "long text"),
-        (lambda: refuse("lr" + "\n" * 25), ("lr",), "long text"),
-        (lambda: {}["lr"], (), "traceback"),
-        (lambda: json.loads("[" * 100_000), (), "traceback"),
-        # as run_main reports it
-        (lambda: Path("/does/not/exist").read_text(), ("/does/not/exist",), "refused"),
-    ],
-)
-def test_verdicts_on_readers(reader, names, verdict):
-    assert call(reader, names).verdict == verdict
-
-
-def test_a_slow_reader_is_caught(monkeypatch):
-    seconds = iter((10.0, 11.5))
-    monkeypatch.setattr(judging.time, "process_time", lambda: next(seconds))
-    assert call(lambda: 3).verdict == "over a second"
-
-
 def test_two_that_wrote_at_once_are_caught():
     def ended(code: int, first: float, last: float) -> Ended:
         return Ended(code, "", 0.0, 1, first, last, 1)
@@ -283,32 +252,7 @@ def test_a_command_that_replaces_its_input_is_caught(tmp_path, name, code, verdi
     assert outputs.judge(attempt, tmp_path, "a trial", "a row").verdict == verdict
 
 
-def test_a_reader_that_unpacks_everything_is_caught(tmp_path, monkeypatch, bench):
-    monkeypatch.setattr("faults.bombs.read_rows", lambda path: [1])
-    assert bombs.Bombs(bench).run(3, tmp_path).verdict == "accepted"
-
-
 # ---- damage --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.name)
-def test_sound_rows_are_accepted_and_damage_is_a_function_of_the_seed(reader, bench, tmp_path):
-    row = reader.rows()[0]
-    damaged, again = (
-        [damage_row(row, bench.rng("rows", i))[0] for i in range(40)] for _ in range(2)
-    )
-    assert repr(damaged) == repr(again) and row == reader.rows()[0]
-    assert sum(repr(changed) != repr(row) for changed in damaged) > 30
-    if reader.name in ("SFT rows", "comparisons", "corrected examples", "samples, resumed"):
-        return  # it needs a model, or rows of the tiny world
-    path = tmp_path / f"rows.{'jsonl' if reader.lines else 'json'}"
-    path.write_text(to_text(reader.rows(), reader.lines))
-    assert reader.read(path, bench) == 4
-
-
-def test_leaves_and_whole_files():
-    assert leaves({"a": {"b": 1, "c": {}}, "d": [2]}) == [("a.b", 1), ("a.c", {}), ("d", [2])]
-    assert len({mutation.what for mutation in whole_files("a: 1\n")}) > 60
 
 
 def test_damage_to_checkpoints_finds_the_newest(tmp_path):
@@ -329,7 +273,7 @@ def test_damage_to_checkpoints_finds_the_newest(tmp_path):
 class Toy(Kind):
     """Trial 1 ends its process, trial 2 fails, trial 3 raises."""
 
-    name, good, bad, batch, trials = "toy", ("fine",), ("broken", "slow"), 3, 6
+    name, good, bad, trials = "toy", ("fine",), ("broken", "slow"), 6
 
     def run(self, index, folder):
         if index == 1:

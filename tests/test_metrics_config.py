@@ -121,7 +121,7 @@ def test_training_configs_have_the_key(tmp_path):
         "evaluation_metrics": ["bleu"],
     }
     assert validate(DPOConfig, tree, "test").evaluation_metrics[0].name == "bleu"
-    tree["train"] = {"best_metric": "chrf"}
+    tree["evaluation"] = {"metric": "chrf"}
     with pytest.raises(UserError, match="evaluation.metric is `chrf`, which is not computed"):
         validate(DPOConfig, tree, "test")
 

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_json, write_jsonl
@@ -183,6 +185,30 @@ def test_every_key_is_checked(tmp_path, name):
         is_alternative = any(": missing, and so" in line and f"`{key}`" in line for line in found)
         other = FORMATS[name].get("named", {}).get(key)
         assert is_named or is_alternative or other in keys, (key, message)
+
+
+ODD_TEXTS = [" ", "\u2028", "\0", "</s> </s>", "{" * 20_000, "9" * 5_000, "word " * 20_000]
+ODD_VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=20)
+    | st.sampled_from(ODD_TEXTS),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@pytest.mark.parametrize("name", READERS)
+@settings(max_examples=40, derandomize=True)
+@given(data=st.data())
+def test_any_value_is_read_or_refused_in_a_few_lines(tmp_path_factory, name, data):
+    row = FORMATS[name]["row"]
+    path = data.draw(st.sampled_from(places(row)))
+    value = data.draw(ODD_VALUES)
+    message = message_about(name, tmp_path_factory.mktemp("a"), put(row, path, value))
+    assert message is None or len(message) < 4000
 
 
 def test_every_format_is_checked():

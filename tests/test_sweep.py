@@ -120,7 +120,7 @@ def test_whether_lower_is_better_depends_on_the_metric_of_a_column(metric, expec
 def test_metric_and_threshold_come_from_the_config(tmp_path):
     experiment = Experiment("t", tmp_path)
     config = str(tmp_path / "c.yml")
-    (tmp_path / "c.yml").write_text("train: {best_metric: solved}\n")
+    (tmp_path / "c.yml").write_text("evaluation: {metric: solved}\n")
     (tmp_path / "empty.yml").write_text("{}\n")
     assert metric_of(experiment, config, []) == "solved"
     assert metric_of(experiment, config, ["evaluation.metric=x"]) == "x"

@@ -198,13 +198,6 @@ class TRPOConfig(ActorCriticConfig):
         default=0.01, description="bound on a step's KL(old || new), nats per token"
     )
     cg_steps: int = Field(default=10, ge=1, le=1000, description="steps of conjugate gradients")
-    cg_damping: Coefficient = Field(
-        default=0.1,
-        description="added to the Fisher matrix, as a fraction of the curvature along the gradient",
-    )
-    line_search_steps: int = Field(
-        default=10, ge=1, le=100, description="step sizes tried, each half of the one before it"
-    )
 
     def mistakes(self, run: RunSettings) -> list[str]:
         mistakes = []

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from fgrlhf.models.base import Policy
 
 TOLERANCE = 1e-10  # of conjugate gradients, relative to |b|^2
+DAMPING = 0.1  # added to the Fisher matrix, as a fraction of the curvature along the gradient
+STEP_SIZES = 10  # tried in the line search, each half of the one before it
 LEAST_CURVATURE = 1e-12  # along the step's direction; keeps the step finite if the KL is flat
 
 
@@ -195,7 +197,7 @@ class TrustRegionStep:
         # Natural gradient: solve (F + lambda I) s = -g. The damping lambda is relative to the
         # curvature along g, so it does not depend on the scale of the parameters.
         curvature_along_gradient = gradient @ self.fisher_product(gradient)
-        damping = config.cg_damping * curvature_along_gradient / (gradient @ gradient)
+        damping = DAMPING * curvature_along_gradient / (gradient @ gradient)
         direction = conjugate_gradient(
             lambda vector: self.fisher_product(vector) + damping * vector,
             -gradient,
@@ -210,7 +212,7 @@ class TrustRegionStep:
         # Line search: halve the step until it keeps the bound exactly and lowers the loss. A step
         # that is NaN, since the KL is flat everywhere, does neither.
         start = flatten(self.parameters, self.parameters).detach()
-        for i in range(config.line_search_steps):
+        for i in range(STEP_SIZES):
             fraction = 0.5**i
             _write_vector(self.parameters, start + fraction * full_step)
             new_metrics = self.loss()

@@ -1,4 +1,4 @@
-"""Other names of config keys: those of the published files, and those of earlier configs.
+"""Other names of config keys: those of the published files.
 
 RL, DPO, SFT and reward models have the same name for the same setting. `OTHER_KEYS` has the other
 names that are still read, in YAML files and in overrides.
@@ -9,16 +9,11 @@ from typing import Any
 
 # key -> its name here; both are paths of a section's key
 OTHER_KEYS = {
-    # published
     "env.max_input_len": "model.max_input_len",
     "env.max_generated_len": "model.max_generated_len",
     "train.eval_interval": "evaluation.every_steps",
     "train.n_warmup_steps": "train.warmup_steps",
     "train.training_batch_size_per_card": "train.micro_batch_size",
-    # of earlier configs
-    "train.eval_examples": "evaluation.examples",
-    "train.best_metric": "evaluation.metric",
-    "train.save_interval": "train.save_every_steps",
 }
 # published section -> the section that has its keys here
 OTHER_SECTIONS = {"model.policy_model": "model"}

@@ -260,14 +260,13 @@ class Regex(DividesText):
 
     kind: Literal["regex"] = "regex"
     pattern: Annotated[str, Field(min_length=1), AfterValidator(_pattern)] = Field(
-        description="in Python's syntax"
+        description="in Python's syntax; `(?i)` at its start ignores case"
     )
     value: Value = Field(description="of each match; with `level`, of each segment with a match")
     otherwise: Amount = Field(
         default=0.0, description="with `level`: of each segment without a match"
     )
     level: Level | None = Field(default=None, description="null: matches are the segments")
-    ignore_case: bool = Field(default=False, description="letters match in either case")
 
     @model_validator(mode="after")
     def _otherwise_needs_segments(self):
@@ -282,9 +281,9 @@ class Regex(DividesText):
     def build(self, context: RewardContext) -> "AspectReward":
         from fgrlhf.rewards.text_rewards import RegexReward
 
-        flags = re.IGNORECASE if self.ignore_case else 0
-        pattern = re.compile(self.pattern, flags)
-        return RegexReward(pattern, self.value, self.otherwise, self.level, self.segmenter)
+        return RegexReward(
+            re.compile(self.pattern), self.value, self.otherwise, self.level, self.segmenter
+        )
 
 
 class Length(RuleReward):
