@@ -105,9 +105,7 @@ def test_any_override_is_accepted_or_refused_by_its_key(stage, tmp_path):
         for name in (path[-1], f"{path[-1]}x"):
             override = f"{'.'.join((*path[:-1], name))}={value}"
             try:
-                load_config(
-                    model, tmp_path / "c.yml", ["model.ckpt=x", "logging.save_dir=o", override]
-                )
+                load_config(model, tmp_path / "c.yml", [*base, override])
             except UserError as error:
                 text = str(error)
                 assert name in text and len(text) < 4000 and text.count("\n") < 25, override[:80]

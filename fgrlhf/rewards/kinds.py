@@ -281,9 +281,8 @@ class Regex(DividesText):
     def build(self, context: RewardContext) -> "AspectReward":
         from fgrlhf.rewards.text_rewards import RegexReward
 
-        return RegexReward(
-            re.compile(self.pattern), self.value, self.otherwise, self.level, self.segmenter
-        )
+        pattern = re.compile(self.pattern)
+        return RegexReward(pattern, self.value, self.otherwise, self.level, self.segmenter)
 
 
 class Length(RuleReward):
