@@ -15,7 +15,7 @@ found once and kept for its next spans, so n spans of a text of m characters tak
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -104,17 +104,6 @@ def to_code_points(
     return span_start, _end_of(units, behind, len(text))
 
 
-def all_to_code_points(
-    text: str,
-    spans: Iterable[tuple[int, int]],
-    unit: str = CODE_POINT,
-    base: int = 0,
-    last: str = EXCLUSIVE,
-) -> list[tuple[int, int]]:
-    """Each of many spans of one text as `to_code_points` gives it."""
-    return [to_code_points(text, start, end, unit, base, last) for start, end in spans]
-
-
 def _start_of(units: Units, place: int, length: int) -> int:
     """The code point at which a unit begins; `length` behind the last one."""
     if place < 0:
@@ -140,8 +129,3 @@ def _end_of(units: Units, place: int, length: int) -> int:
 def to_utf16(text: str, place: int) -> int:
     """The number of UTF-16 code units before a code point, as JavaScript counts."""
     return bisect_left(units_of(text, UTF16_UNIT).starts, place)
-
-
-def counts_alike(text: str, place: int, unit: str) -> bool:
-    """Whether `place` is the same offset in this unit as in code points."""
-    return to_code_points(text, place, place, unit) == (place, place)
