@@ -64,9 +64,6 @@ def test_unknown_ways_of_counting_are_refused():
         to_code_points("a", 0, 1, CODE_POINT, 0, "last")
 
 
-def test_whether_an_offset_depends_on_the_unit():
-
-
 @given(st.text(st.sampled_from("a🙂\u0301 é"), max_size=12))
 def test_utf16_agrees_with_the_codec(text):
     for place in range(len(text) + 1):
