@@ -19,8 +19,6 @@ from tasks.qa_feedback.feedback import write_feedback
 from tasks.qa_feedback.reward_modeling import create_rm_files
 
 ROOT = Path(__file__).parents[1]
-TRAINING = ROOT / "tasks/qa_feedback/training"
-REWARD_MODELING = ROOT / "tasks/qa_feedback/reward_modeling"
 TRAIN_RL = "tasks.qa_feedback.training.train_finegrained"
 MODULES = (
     "sft.run_sft",
@@ -247,85 +245,7 @@ def shrunk(shipped: Path, changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def _write_configs(world: World) -> None:
-    evaluated = {"logging.log_interval": 1, "logging.save_dir": "run/unnamed"}
-    sft = evaluated | {
-        "model.ckpt": "${OUTPUT_DIR}/sft",
-        "model.max_input_len": 192,
-        "model.max_generated_len": 8,
-        "evaluation.examples": 3,
-        "train.max_steps": 6,
-        "train.batch_size": 2,
-        "train.warmup_steps": 0,
-        "train.lr_schedule": "constant",
-        "evaluation.every_steps": 2,
-        "evaluation.batch_size": 3,
-    }
-    reward_model = evaluated | {
-        "model.max_input_len": 192,
-        "model.lm_logprob_feature": False,
-        "train.max_steps": 6,
-        "train.batch_size": 2,
-        "evaluation.every_steps": 2,
-        "evaluation.batch_size": 8,
-    }
-    rl = evaluated | {
-        "model.max_input_len": 192,
-        "model.max_generated_len": 8,
-        "env.train_num_samples_per_input": 2,
-        "train.total_episodes": 20,
-        "evaluation.every_steps": 2,
-        "evaluation.examples": 2,
-        "train.save_every_steps": 1,
-        "train.sampling_batch_size_per_card": 2,
-        "train.micro_batch_size": 4,
-        "train.n_minibatches": 1,
-        "logging.n_samples": 2,
-    }
-    dpo = evaluated | {
-        "model.max_input_len": 192,
-        "model.max_generated_len": 16,
-        "train.epochs": 1,
-        "train.batch_size": 3,
-        "evaluation.every_steps": 2,
-        "evaluation.examples": 2,
-        "train.save_every_steps": 1,
-        "train.warmup_steps": 0,
-        "logging.n_samples": 2,
-    }
-    served = rl | {
-        "reward.factuality_model": None,
-        "reward.relevance_model": None,
-        "reward.completeness_model": None,
-        "reward.relevance": {
-            "kind": "reward_server",
-            "url": "${SERVER_URL}",
-            "model_sha256": "${SERVER_SHA256}",
-            "retries": 4,
-        },
-    }
-    sampled = rl | {
-        "model.ckpt": "${OUTPUT_DIR}/causal",
-        "model.value_model.ckpt": "${OUTPUT_DIR}/causal",
-        "sampler": {
-            "kind": "vllm",
-            "url": "${SERVER_URL}",
-            "sync_dir": "sync",
-            "retries": 3,
-            "parallel": 2,
-            "importance_cap": 2.0,
-        },
-    }
-    configs = {
-        "sampled": shrunk(TRAINING / "mini_oracle_config.yml", sampled),
-        "served": shrunk(TRAINING / "mini_fine_grained_config.yml", served),
-        "sft": shrunk(TRAINING / "mini_sft_config.yml", sft),
-        "fg_rm": shrunk(REWARD_MODELING / "mini_rel_rm_config.yml", reward_model),
-        "pref_rm": shrunk(REWARD_MODELING / "mini_comp_rm_config.yml", reward_model),
-        "rl": shrunk(
-            TRAINING / "mini_fine_grained_config.yml", rl | {"reward.factuality_model": None}
-        ),
-        "oracle": shrunk(TRAINING / "mini_oracle_config.yml", rl),
-        "dpo": shrunk(TRAINING / "mini_dpo_config.yml", dpo),
-    }
-    for name, tree in configs.items():
+    listed = yaml.safe_load((ROOT / "faults/configs.yml").read_text(encoding="utf-8"))
+    for name, config in listed.items():
+        tree = shrunk(ROOT / "tasks/qa_feedback" / config["shipped"], config["changes"])
         write_text(world.config(name), yaml.safe_dump(tree, sort_keys=False))

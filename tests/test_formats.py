@@ -15,6 +15,7 @@ from judged_rows import solution, span, step, steps_of
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.records import RowError
+from fgrlhf.data.comparison_rows import pair_row
 from fgrlhf.data.comparisons import (
     Answer,
     Comparison,
@@ -31,7 +32,6 @@ from fgrlhf.data.formats import (
     SPANS,
     STEPS,
     Demonstration,
-    pair_row,
     read_prompts,
 )
 from fgrlhf.data.judgements import (

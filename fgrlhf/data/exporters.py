@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fgrlhf.data.comparison_rows import COMPARISONS, pair_row
 from fgrlhf.data.comparisons import Comparison, as_pairs
 from fgrlhf.data.format import Format
-from fgrlhf.data.formats import COMPARISONS, JUDGEMENTS, pair_row
+from fgrlhf.data.formats import JUDGEMENTS
 from fgrlhf.data.importers.doccano import COMMENTS
 from fgrlhf.data.importers.tools import COMMENT, OF_SOURCE, PARTS, SCORE, SUGGESTED, VERDICT
 from fgrlhf.data.judgements import (
