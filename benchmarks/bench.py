@@ -49,7 +49,7 @@ CHECKED_PROMPTS = 2
 NAMES = (*SIZES, causal.NAME)
 
 
-class Settings(StrictModel):
+class BenchSettings(StrictModel):
     """`make bench`. The options of a size do not apply to `smollm2` (benchmarks/causal.py)."""
 
     sizes: str = Field(
@@ -193,7 +193,7 @@ def free_memory() -> None:
         libc.malloc_trim(0)
 
 
-def bench_size(size: Size, settings: Settings, say: Progress) -> dict[str, dict]:
+def bench_size(size: Size, settings: BenchSettings, say: Progress) -> dict[str, dict]:
     """Benchmark one size.
 
     Returns `<phase|step>.{baseline_s, ours_s, ratio, ...}`, `peak_mb`, `workload` and `equality`.
@@ -307,7 +307,7 @@ def document(results: dict[str, dict]) -> str:
     return "\n\n".join([f"{where}.", *tables]) + "\n"
 
 
-def run(settings: Settings) -> dict[str, dict]:
+def run(settings: BenchSettings) -> dict[str, dict]:
     """Measure; write `bench.json` after every size and `bench.md` at the end."""
     quiet_transformers()
     torch.set_num_threads(settings.threads)
@@ -329,4 +329,4 @@ def run(settings: Settings) -> dict[str, dict]:
 
 
 if __name__ == "__main__":
-    run_main(lambda: run(settings_from(Settings)))
+    run_main(lambda: run(settings_from(BenchSettings)))

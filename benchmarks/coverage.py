@@ -30,7 +30,7 @@ WORDS = 20  # of an item
 Sample = Callable[[np.random.Generator, int], Interval]  # of a number of prompts
 
 
-class Settings(StrictModel):
+class CoverageSettings(StrictModel):
     """The size of the simulation."""
 
     runs: int = Field(default=2000, ge=1, description="simulated evaluations of each cell")
@@ -148,7 +148,7 @@ def coverage(sample: Sample, truth: float, prompts: int, runs: int, seed: int) -
     return sum(covered) / len(covered) if 2 * len(covered) > runs else math.nan
 
 
-def table(settings: Settings) -> str:
+def table(settings: CoverageSettings) -> str:
     """All cells as Markdown."""
     lines = [
         f"| | {' | '.join(f'{prompts} prompts' for prompts in PROMPTS)} |",
@@ -164,7 +164,13 @@ def table(settings: Settings) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    print(table(settings_from(Settings, argv, "usage: python -m benchmarks.coverage [key=value]")))
+    print(
+        table(
+            settings_from(
+                CoverageSettings, argv, "usage: python -m benchmarks.coverage [key=value]"
+            )
+        )
+    )
 
 
 if __name__ == "__main__":

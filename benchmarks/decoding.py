@@ -43,7 +43,7 @@ TOP_P = 0.9
 TEMPERATURE = 0.1
 
 
-class Settings(StrictModel):
+class DecodingSettings(StrictModel):
     """What is measured."""
 
     prompts: PositiveInt = Field(default=8, description="G")
@@ -163,7 +163,7 @@ def measure(size: Size, say: Callable[[str], None] = print) -> dict[str, float]:
 
 
 def main(argv=None) -> None:
-    settings = settings_from(Settings, argv, "python -m benchmarks.decoding")
+    settings = settings_from(DecodingSettings, argv, "python -m benchmarks.decoding")
     torch.set_num_threads(settings.threads)
     result = measure(settings.size)
     write_json(settings.output, settings.model_dump(mode="json") | result)

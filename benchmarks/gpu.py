@@ -107,7 +107,7 @@ REHEARSAL_DECODER = replace(
 )
 
 
-class Settings(StrictModel):
+class GpuSettings(StrictModel):
     """`make gpu`."""
 
     piece: str | None = Field(None, description="run only this piece, in this process")
@@ -266,7 +266,7 @@ def compared(name: str) -> Callable[[bool], dict[str, Any]]:
         size = REHEARSAL if rehearsal else replace(SIZES[name], reps=1)
         # `paper_step` measures memory
         tree = {"threads": THREADS, "peak_tflops": peak_tflops(), "memory": False}
-        settings = validate(bench.Settings, tree, "the settings")
+        settings = validate(bench.BenchSettings, tree, "the settings")
         return {"bench": bench.bench_size(size, settings, Progress())}
 
     return piece
@@ -355,7 +355,7 @@ def peak_tflops() -> float | None:
     return None
 
 
-def folder_of(settings: Settings) -> Path:
+def folder_of(settings: GpuSettings) -> Path:
     """Where results are kept: those of another GPU, commit or kind are never mixed with them."""
     commit = (commit_of_code() or "unknown")[:12]
     device = re.sub(r"[^A-Za-z0-9]+", "-", device_name())
@@ -363,7 +363,7 @@ def folder_of(settings: Settings) -> Path:
     return Path(settings.output_dir) / f"{device}-{commit}{kind}"
 
 
-def run_piece(name: str, settings: Settings) -> None:
+def run_piece(name: str, settings: GpuSettings) -> None:
     """Measure one piece in this process and write its file."""
     quiet_transformers()
     torch.set_num_threads(THREADS)
@@ -371,7 +371,7 @@ def run_piece(name: str, settings: Settings) -> None:
     write_json(folder_of(settings) / f"{name}.json", result)
 
 
-def run_pieces(settings: Settings) -> dict[str, str]:
+def run_pieces(settings: GpuSettings) -> dict[str, str]:
     """Run the pieces that have no result yet, each in its own process.
 
     Returns:
@@ -399,10 +399,10 @@ def run_pieces(settings: Settings) -> dict[str, str]:
 def piece_here(name: str, rehearsal: bool, output_dir: str) -> None:
     """`run_piece`, in a process of its own."""
     tree = {"rehearsal": rehearsal, "output_dir": output_dir}
-    run_piece(name, validate(Settings, tree, "the settings"))
+    run_piece(name, validate(GpuSettings, tree, "the settings"))
 
 
-def run_in_process(name: str, settings: Settings, seconds: float) -> str | None:
+def run_in_process(name: str, settings: GpuSettings, seconds: float) -> str | None:
     """None, or why the piece failed."""
     arguments = {
         "name": name,
@@ -498,7 +498,7 @@ def sharded_table(result: Mapping[str, Any]) -> str:
     return f"{about}\n\n{table(header, rows)}"
 
 
-def run(settings: Settings) -> None:
+def run(settings: GpuSettings) -> None:
     """`make gpu`.
 
     Raises:
@@ -530,4 +530,4 @@ def run(settings: Settings) -> None:
 
 
 if __name__ == "__main__":
-    run_main(lambda: run(settings_from(Settings)))
+    run_main(lambda: run(settings_from(GpuSettings)))

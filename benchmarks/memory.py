@@ -153,7 +153,7 @@ def per_gpu(weights: Weights, static: Callable[[Weights], int], gpus: int) -> fl
     return static(weights) / gpus + in_bf16(weights, static, gpus)
 
 
-class Settings(StrictModel):
+class MemorySettings(StrictModel):
     """Options of the program."""
 
     results: str | None = Field(
@@ -175,7 +175,7 @@ def memory_table() -> str:
     return table(columns, rows)
 
 
-def run(settings: Settings) -> None:
+def run(settings: MemorySettings) -> None:
     """Print the table, and insert it if asked to."""
     text = memory_table()
     print(text, flush=True)
@@ -184,4 +184,4 @@ def run(settings: Settings) -> None:
 
 
 if __name__ == "__main__":
-    run_main(lambda: run(settings_from(Settings)))
+    run_main(lambda: run(settings_from(MemorySettings)))

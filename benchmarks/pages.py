@@ -69,7 +69,7 @@ WARNINGS = """rows => rows.filter((row) =>
     FG.correctionWarnings(FG_SCHEMA, row, row.feedback).length).length"""
 
 
-class Settings(StrictModel):
+class PagesSettings(StrictModel):
     rows: FilePath = Field(description="published feedback rows of qa-feedback")
     browser: str = Field(default="chromium", description="the program of a Chromium")
 
@@ -100,7 +100,7 @@ def print_keys(tab: Any, what: str) -> None:
     )
 
 
-def measure(settings: Settings) -> None:
+def measure(settings: PagesSettings) -> None:
     from playwright.sync_api import sync_playwright  # only here: it is a package for tests
 
     program = shutil.which(settings.browser)
@@ -141,7 +141,7 @@ def measure(settings: Settings) -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     usage = "usage: python -m benchmarks.pages rows=FILE"
-    measure(settings_from(Settings, argv, usage))
+    measure(settings_from(PagesSettings, argv, usage))
 
 
 if __name__ == "__main__":

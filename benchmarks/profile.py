@@ -21,7 +21,7 @@ from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import StrictModel
 
 
-class Settings(StrictModel):
+class ProfileSettings(StrictModel):
     """`make profile`."""
 
     size: str = Field("tiny", description=f"one of {', '.join(SIZES)}")
@@ -105,7 +105,7 @@ def operator_table(row: dict[str, tuple[float, int]], top: int) -> str:
     )
 
 
-def run(settings: Settings) -> str:
+def run(settings: ProfileSettings) -> str:
     """Warm up with one step, time one and profile one. Returns the printed text."""
     quiet_transformers()
     torch.set_num_threads(settings.threads)
@@ -141,4 +141,4 @@ def run(settings: Settings) -> str:
 
 
 if __name__ == "__main__":
-    run_main(lambda: write_text("outputs/profile.md", run(settings_from(Settings))))
+    run_main(lambda: write_text("outputs/profile.md", run(settings_from(ProfileSettings))))

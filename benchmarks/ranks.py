@@ -40,7 +40,7 @@ AXES: dict[str, tuple[str, tuple[int, ...]]] = {
 RETURN_AT_ONCE = {"MALLOC_MMAP_THRESHOLD_": "65536"}
 
 
-class Settings(StrictModel):
+class RanksSettings(StrictModel):
     """Options of the program."""
 
     points: PositiveInt | None = Field(
@@ -128,7 +128,7 @@ def document(results: Mapping[str, Mapping[str, Points]], path: Path, folder: Pa
     return "\n\n".join([base, memory_table(results), image]) + "\n"
 
 
-def run(settings: Settings) -> None:
+def run(settings: RanksSettings) -> None:
     """Measure all points, and write the table and the plot."""
     say = Progress()
     results: dict[str, dict[str, list[dict[str, float]]]] = {}
@@ -149,4 +149,4 @@ def run(settings: Settings) -> None:
 
 
 if __name__ == "__main__":
-    run_main(lambda: run(settings_from(Settings)))
+    run_main(lambda: run(settings_from(RanksSettings)))

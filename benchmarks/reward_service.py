@@ -51,7 +51,7 @@ REWARD = Length(value=-0.01, max_words=1)
 TOKEN_VARIABLE = "FGRLHF_BENCHMARK_TOKEN"
 
 
-class Settings(StrictModel):
+class RewardServiceSettings(StrictModel):
     """What is measured."""
 
     reps: PositiveInt = Field(default=5, description="steps of each kind")
@@ -139,7 +139,7 @@ def timed_step(trainer: PPOTrainer, reward: CombinedReward) -> Step:
     return Step(time.perf_counter() - started, sum(_waits))
 
 
-def measure(settings: Settings) -> dict[str, list[Step]]:
+def measure(settings: RewardServiceSettings) -> dict[str, list[Step]]:
     """The steps by the place of the further reward."""
     trainer = ours.build(
         replace(workload.SIZES["tiny"], epochs=settings.epochs, prompts=settings.prompts)
@@ -181,7 +181,9 @@ def lines_of(steps: dict[str, list[Step]]) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    settings = settings_from(Settings, argv, "usage: python -m benchmarks.reward_service ...")
+    settings = settings_from(
+        RewardServiceSettings, argv, "usage: python -m benchmarks.reward_service ..."
+    )
     for line in lines_of(measure(settings)):
         print(line, flush=True)
 

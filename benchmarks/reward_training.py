@@ -54,7 +54,7 @@ WORKS = {
 }
 
 
-class Settings(StrictModel):
+class RewardTrainingSettings(StrictModel):
     """Options of the program."""
 
     work: Literal["mini", "causal"] = Field(default="mini", description="model and lengths")
@@ -83,7 +83,7 @@ def save_checkpoint(folder: Path, work: Work) -> None:
     save_model(folder / "start", model, tokenizer)
 
 
-def measure(settings: Settings, folder: Path) -> list[float]:
+def measure(settings: RewardTrainingSettings, folder: Path) -> list[float]:
     """CPU seconds of every timed step."""
     work = WORKS[settings.work]
     save_checkpoint(folder, work)
@@ -108,7 +108,7 @@ def measure(settings: Settings, folder: Path) -> list[float]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    settings = settings_from(Settings, argv)
+    settings = settings_from(RewardTrainingSettings, argv)
     torch.set_num_threads(settings.threads)
     with tempfile.TemporaryDirectory() as folder:
         seconds = measure(settings, Path(folder))

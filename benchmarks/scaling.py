@@ -69,7 +69,7 @@ AXES: dict[str, tuple[str, tuple[int, ...]]] = {
 FITTED = 3  # points at the end of an axis; fixed cost dominates small ones
 
 
-class Settings(StrictModel):
+class ScalingSettings(StrictModel):
     """Settings of `python -m benchmarks.scaling`."""
 
     axes: str = Field("all", description=f"comma-separated names out of {', '.join(AXES)}")
@@ -107,7 +107,7 @@ def weights_of(dims: T5Dims) -> int:
     )
 
 
-def measure_point(axis: str, value: int, settings: Settings) -> dict[str, float]:
+def measure_point(axis: str, value: int, settings: ScalingSettings) -> dict[str, float]:
     """x, the median seconds of every phase, and the peak in MB without imports."""
     size = at(axis, value)
     result = measured(size, "ours", settings.threads, reps=settings.reps)
@@ -192,7 +192,7 @@ def document(
     return "\n\n".join([base, growth_table(results), *images]) + "\n"
 
 
-def run(settings: Settings) -> dict[str, list[dict[str, float]]]:
+def run(settings: ScalingSettings) -> dict[str, list[dict[str, float]]]:
     """Measure, plot and write; returns axis -> points."""
     say = Progress()
     folder = Path(settings.output_dir)
@@ -219,4 +219,4 @@ def run(settings: Settings) -> dict[str, list[dict[str, float]]]:
 
 
 if __name__ == "__main__":
-    run_main(lambda: run(settings_from(Settings)))
+    run_main(lambda: run(settings_from(ScalingSettings)))

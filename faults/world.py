@@ -149,7 +149,7 @@ def make(folder: Path) -> World:
 
 def _write_data(world: World) -> None:
     settings = {"data_dir": str(world.data), **ROWS}
-    mini_world.write_world(mini_world.Settings.model_validate(settings))
+    mini_world.write_world(mini_world.MiniWorldSettings.model_validate(settings))
     for split in ("train", "dev"):
         path = world.data / f"{split}.json"
         write_json(path, [with_odd_spaces(row) for row in read_json(path)])
@@ -157,7 +157,9 @@ def _write_data(world: World) -> None:
         write_feedback(
             world.data / f"{split}_feedback.json", [feedback_row(split, i) for i in range(count)]
         )
-    settings = create_rm_files.Settings(data_dir=str(world.data), segmenter="blank_en_sentencizer")
+    settings = create_rm_files.RMFileSettings(
+        data_dir=str(world.data), segmenter="blank_en_sentencizer"
+    )
     create_rm_files.create_rm_files(settings)
 
 

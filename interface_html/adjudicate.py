@@ -214,7 +214,7 @@ def disagreement(schema: Schema, item: Item, page: PageName, docs: Sequence[Docu
 # ---- files ---------------------------------------------------------------------------------------
 
 
-class Settings(OutputSettings):
+class AdjudicateSettings(OutputSettings):
     """The database to read."""
 
     task: str = Field(description=TASK_HELP)
@@ -233,7 +233,7 @@ class Settings(OutputSettings):
     )
 
 
-def adjudicate(settings: Settings) -> list[Item]:
+def adjudicate(settings: AdjudicateSettings) -> list[Item]:
     """Write the items, whole or not at all.
 
     Raises:
@@ -276,7 +276,7 @@ def _decided(task: FeedbackTask, study: Study, paths: str) -> Collection[tuple[s
 
 def main(argv: Sequence[str] | None = None) -> None:
     usage = "usage: fgrlhf feedback adjudicate TASK [key=value ...]"
-    adjudicate(settings_from(Settings, argv, usage))
+    adjudicate(settings_from(AdjudicateSettings, argv, usage))
 
 
 if __name__ == "__main__":

@@ -337,7 +337,7 @@ def _decisions(record: str, number: int, entry: Mapping[str, Any]) -> Mapping[st
 # ---- the program ---------------------------------------------------------------------------------
 
 
-class Settings(OutputSettings):
+class AnchoringSettings(OutputSettings):
     """The annotations to compare."""
 
     task: str = Field(description=TASK_HELP)
@@ -350,7 +350,7 @@ class Settings(OutputSettings):
     out: FilePath | None = Field(default=None, description="a JSON file to write the figures to")
 
 
-def write_report(settings: Settings) -> list[Influence]:
+def write_report(settings: AnchoringSettings) -> list[Influence]:
     """Print the figures, and write them to `out` if it is set.
 
     Raises:
@@ -395,7 +395,9 @@ def write_report(settings: Settings) -> list[Influence]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     write_report(
-        settings_from(Settings, argv, "usage: fgrlhf feedback anchoring TASK [key=value ...]")
+        settings_from(
+            AnchoringSettings, argv, "usage: fgrlhf feedback anchoring TASK [key=value ...]"
+        )
     )
 
 

@@ -45,7 +45,7 @@ from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
 Key = tuple[str, ...]
 
 
-class Settings(StrictModel):
+class CollectSettings(StrictModel):
     """The files to read, and the database."""
 
     task: str = Field(description=TASK_HELP)
@@ -84,7 +84,7 @@ class Given:
     record: Mapping[str, Any]
 
 
-def collect(settings: Settings) -> int:
+def collect(settings: CollectSettings) -> int:
     """Add the judgements of the files. Returns how many are new.
 
     Raises:
@@ -344,7 +344,7 @@ def _time(text: Any, now: float) -> float:
 
 def main(argv: Sequence[str] | None = None) -> None:
     usage = "usage: fgrlhf feedback collect TASK files=FILE,FILE [key=value ...]"
-    collect(settings_from(Settings, argv, usage))
+    collect(settings_from(CollectSettings, argv, usage))
 
 
 if __name__ == "__main__":

@@ -351,7 +351,7 @@ def _exact(weights: Sequence[float] | None, count: int) -> list[Fraction]:
     return [Fraction(weight) for weight in weights]
 
 
-class Settings(OutputSettings):
+class ExportSettings(OutputSettings):
     """The submissions to export."""
 
     task: str = Field(description=TASK_HELP)
@@ -388,7 +388,7 @@ class Settings(OutputSettings):
     )
 
 
-def export(settings: Settings) -> int:
+def export(settings: ExportSettings) -> int:
     """Write the file, whole or not at all. Returns the number of rows.
 
     Raises:
@@ -439,7 +439,7 @@ def export(settings: Settings) -> int:
     return len(rows)
 
 
-def _check_settings(settings: Settings) -> None:
+def _check_settings(settings: ExportSettings) -> None:
     """Raise `UserError` if a setting would have no effect."""
     if settings.weights is None and settings.least_weight is not None:
         raise UserError(
@@ -484,7 +484,7 @@ def _check_feedback(task: FeedbackTask, items: Sequence[Item], db: str) -> None:
 
 def _no_rows_text(
     schema: Schema,
-    settings: Settings,
+    settings: ExportSettings,
     items: Sequence[Item],
     submissions: Sequence[Submission],
     not_counted: str,
@@ -577,7 +577,9 @@ def _skipped_text(skips: Sequence[Skip]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The program `fgrlhf feedback export`."""
-    export(settings_from(Settings, argv, "usage: fgrlhf feedback export TASK [key=value ...]"))
+    export(
+        settings_from(ExportSettings, argv, "usage: fgrlhf feedback export TASK [key=value ...]")
+    )
 
 
 if __name__ == "__main__":

@@ -155,7 +155,7 @@ def rows_text(rows: Iterable[Mapping[str, Any]]) -> str:
     return json.dumps(list(rows), indent=2)
 
 
-class Settings(OutputSettings):
+class ItemsSettings(OutputSettings):
     """The file to make items of."""
 
     task: str = Field(description=TASK_HELP)
@@ -164,7 +164,7 @@ class Settings(OutputSettings):
     prompts: str | None = Field(default=None, description=PROMPTS_HELP)
 
 
-def write_items(settings: Settings) -> Sequence[Item]:
+def write_items(settings: ItemsSettings) -> Sequence[Item]:
     """Read the source and write its items."""
     task = feedback_of(settings.task)
     items = read_items(task, settings.source, settings.prompts)
@@ -175,7 +175,9 @@ def write_items(settings: Settings) -> Sequence[Item]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The program `fgrlhf feedback items`."""
-    write_items(settings_from(Settings, argv, "usage: fgrlhf feedback items TASK [key=value ...]"))
+    write_items(
+        settings_from(ItemsSettings, argv, "usage: fgrlhf feedback items TASK [key=value ...]")
+    )
 
 
 if __name__ == "__main__":

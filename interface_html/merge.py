@@ -33,7 +33,7 @@ Origin = dict[str, dict[str, str | int]]
 Texts = tuple[str, ...]
 
 
-class Settings(OutputSettings):
+class MergeSettings(OutputSettings):
     """The files to merge."""
 
     task: str = Field(description=TASK_HELP)
@@ -112,7 +112,7 @@ def _judged_twice(file: str, first: int, second: int) -> str:
     )
 
 
-def merge(settings: Settings) -> int:
+def merge(settings: MergeSettings) -> int:
     """Write the merged file. Returns the number of its rows.
 
     Raises:
@@ -136,7 +136,7 @@ def merge(settings: Settings) -> int:
 
 def main(argv: Sequence[str] | None = None) -> None:
     usage = "usage: fgrlhf feedback merge TASK files=FILE,FILE out=FILE"
-    merge(settings_from(Settings, argv, usage))
+    merge(settings_from(MergeSettings, argv, usage))
 
 
 if __name__ == "__main__":

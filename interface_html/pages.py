@@ -64,7 +64,7 @@ def self_contained(
     return text.replace(ITEMS_PLACE, items_element([item_json(task, item) for item in items]))
 
 
-class Settings(OutputSettings):
+class PageSettings(OutputSettings):
     """The items and the page to write."""
 
     task: str = Field(description=TASK_HELP)
@@ -76,7 +76,7 @@ class Settings(OutputSettings):
     first: int | None = Field(default=None, ge=1, description="only the first items; null: all")
 
 
-def write_page(settings: Settings) -> Path:
+def write_page(settings: PageSettings) -> Path:
     """Write the page. Raises `UserError` if the task has no such page or the file has no items."""
     task = feedback_of(settings.task)
     if settings.page not in task.schema.pages:
@@ -94,7 +94,9 @@ def write_page(settings: Settings) -> Path:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    write_page(settings_from(Settings, argv, "usage: fgrlhf feedback pages TASK [key=value ...]"))
+    write_page(
+        settings_from(PageSettings, argv, "usage: fgrlhf feedback pages TASK [key=value ...]")
+    )
 
 
 if __name__ == "__main__":

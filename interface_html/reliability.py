@@ -352,7 +352,7 @@ def read_report(path: str, task: str) -> ReliabilityReport:
     return result
 
 
-class Settings(OutputSettings):
+class ReliabilitySettings(OutputSettings):
     """The database to read."""
 
     task: str = Field(description=TASK_HELP)
@@ -365,7 +365,7 @@ class Settings(OutputSettings):
     out: FilePath | None = Field(default=None, description="a JSON file to write the figures to")
 
 
-def write_report(settings: Settings) -> ReliabilityReport:
+def write_report(settings: ReliabilitySettings) -> ReliabilityReport:
     """Print the table, and write `out` if it is set.
 
     Raises:
@@ -405,7 +405,7 @@ def known_items(task: FeedbackTask, items: Sequence[Item], path: str) -> list[It
 
 def main(argv: Sequence[str] | None = None) -> None:
     usage = "usage: fgrlhf feedback reliability TASK [key=value ...]"
-    write_report(settings_from(Settings, argv, usage))
+    write_report(settings_from(ReliabilitySettings, argv, usage))
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ Order = Literal["uncertainty", "disagreement", "drift", "random"]
 Scorer = SegmentScorer | SequenceScorer
 
 
-class Settings(OutputSettings):
+class SelectSettings(OutputSettings):
     """The items to choose from, and how to choose."""
 
     task: str = Field(description=TASK_HELP)
@@ -78,7 +78,7 @@ class Settings(OutputSettings):
         return self
 
 
-def select(settings: Settings) -> list[Item]:
+def select(settings: SelectSettings) -> list[Item]:
     """Choose items and write them.
 
     Raises:
@@ -119,7 +119,7 @@ def select(settings: Settings) -> list[Item]:
 
 
 def item_values(
-    task: FeedbackTask, items: Sequence[Item], judged: Sequence[Item], settings: Settings
+    task: FeedbackTask, items: Sequence[Item], judged: Sequence[Item], settings: SelectSettings
 ) -> list[float]:
     """The value of each item, by the criterion of the settings."""
     if settings.by == "random":
@@ -136,7 +136,7 @@ def item_values(
 
 
 def _drift_values(
-    task: FeedbackTask, items: Sequence[Item], judged: Sequence[Item], settings: Settings
+    task: FeedbackTask, items: Sequence[Item], judged: Sequence[Item], settings: SelectSettings
 ) -> list[float]:
     texts = [item.row[task.schema.text] for item in items]
     known = [item.row[task.schema.text] for item in judged]
@@ -205,7 +205,7 @@ def _probabilities(
 def main(argv: Sequence[str] | None = None) -> None:
     """The program `fgrlhf feedback select`."""
     usage = "usage: fgrlhf feedback select TASK source=FILE out=FILE n=NUMBER [key=value ...]"
-    select(settings_from(Settings, argv, usage))
+    select(settings_from(SelectSettings, argv, usage))
 
 
 if __name__ == "__main__":

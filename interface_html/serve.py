@@ -31,7 +31,7 @@ from interface_html.stored import items_misfit
 from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
 
 
-class Settings(StrictModel):
+class ServeSettings(StrictModel):
     """The items, the annotators, and the database."""
 
     task: str = Field(description=TASK_HELP)
@@ -80,7 +80,7 @@ class Settings(StrictModel):
     )
 
 
-def _check_port(settings: Settings) -> None:
+def _check_port(settings: ServeSettings) -> None:
     """Raise `UserError` if another program has the port, before links with tokens are printed."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     with socket.socket(family) as listener:
@@ -94,7 +94,7 @@ def _check_port(settings: Settings) -> None:
             ) from None
 
 
-def allowed_hosts(settings: Settings) -> list[str]:
+def allowed_hosts(settings: ServeSettings) -> list[str]:
     """The values of the Host header that the server accepts."""
     names = [in_address(settings.host), *_listed(settings.hosts)]
     if is_local(settings.host):
@@ -120,7 +120,7 @@ def _different_names(names: Sequence[str]) -> list[str]:
     return list(first.values())
 
 
-def serve(settings: Settings) -> None:
+def serve(settings: ServeSettings) -> None:
     """Serve until interrupted. Raises `UserError` if the server cannot start."""
     task = feedback_of(settings.task)
     language = language_of(settings.language)
@@ -176,7 +176,7 @@ def serve(settings: Settings) -> None:
         database.close()
 
 
-def _add_items(task: FeedbackTask, database: Database, settings: Settings) -> None:
+def _add_items(task: FeedbackTask, database: Database, settings: ServeSettings) -> None:
     """Add the items and the gold items of the settings.
 
     Raises:
@@ -203,7 +203,7 @@ def _add_items(task: FeedbackTask, database: Database, settings: Settings) -> No
 
 
 def _refuse_gold_texts(
-    task: FeedbackTask, database: Database, items: Sequence[Item], settings: Settings
+    task: FeedbackTask, database: Database, items: Sequence[Item], settings: ServeSettings
 ) -> None:
     """Raise `UserError` if a new item has the texts of a gold item of an earlier start."""
     gold = {task.content(item): item.id for item in database.gold_items()}
@@ -250,14 +250,14 @@ def _gold_items(
     return gold
 
 
-def address_of(settings: Settings) -> str:
+def address_of(settings: ServeSettings) -> str:
     """The address of the server in the links."""
     host = (_listed(settings.hosts) or [in_address(settings.host)])[0]
     return f"http://{host}:{settings.port}"
 
 
 def _print_links(
-    database: Database, page: PageName, annotators: Sequence[str], settings: Settings
+    database: Database, page: PageName, annotators: Sequence[str], settings: ServeSettings
 ) -> None:
     """Print a link for each new annotator, with a token; others keep theirs.
 
@@ -283,7 +283,7 @@ def _print_links(
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    serve(settings_from(Settings, argv, "usage: fgrlhf feedback serve TASK [key=value ...]"))
+    serve(settings_from(ServeSettings, argv, "usage: fgrlhf feedback serve TASK [key=value ...]"))
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ from interface_html.suggestions import decisions_record
 from interface_html.tasks import TASK_HELP, feedback_of
 
 
-class Settings(OutputSettings):
+class SubmissionsSettings(OutputSettings):
     """The database to read."""
 
     task: str = Field(description=TASK_HELP)
@@ -97,7 +97,7 @@ def _time_text(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
 
 
-def write_submissions(settings: Settings) -> int:
+def write_submissions(settings: SubmissionsSettings) -> int:
     """Write the file, whole or not at all. Returns the number of lines or rows.
 
     Raises:
@@ -134,7 +134,7 @@ def submission_lines(study: Study) -> list[dict[str, Any]]:
 def main(argv: Sequence[str] | None = None) -> None:
     """The program `fgrlhf feedback submissions`."""
     usage = "usage: fgrlhf feedback submissions TASK [key=value ...]"
-    write_submissions(settings_from(Settings, argv, usage))
+    write_submissions(settings_from(SubmissionsSettings, argv, usage))
 
 
 if __name__ == "__main__":

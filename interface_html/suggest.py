@@ -75,7 +75,7 @@ class Suggestion:
         }
 
 
-class Settings(OutputSettings):
+class SuggestSettings(OutputSettings):
     """The items, and what suggests errors in them."""
 
     task: str = Field(description=TASK_HELP)
@@ -238,7 +238,7 @@ def _known_kinds(schema: Schema, kinds: Mapping[str, str]) -> dict[str, str]:
 
 
 def _from_models(
-    task: FeedbackTask, items: Sequence[Item], settings: Settings
+    task: FeedbackTask, items: Sequence[Item], settings: SuggestSettings
 ) -> list[list[Suggestion]]:
     """For each item, the suggestions of all models."""
     prefix_fn = load_task(settings.task).rm_prefix
@@ -261,7 +261,7 @@ def _from_models(
 
 
 def _from_judgements(
-    task: FeedbackTask, items: Sequence[Item], settings: Settings
+    task: FeedbackTask, items: Sequence[Item], settings: SuggestSettings
 ) -> list[list[Suggestion]]:
     """For each item, the judgements of its texts. Prints what could not be used.
 
@@ -304,7 +304,7 @@ def _from_judgements(
 
 
 def _fitting(
-    by_place: Mapping[Place, list[Suggestion]], places: Sequence[Place], settings: Settings
+    by_place: Mapping[Place, list[Suggestion]], places: Sequence[Place], settings: SuggestSettings
 ) -> Mapping[Place, list[Suggestion]]:
     """The judgements at the places of the items; those of the same text if no prompt is the same.
 
@@ -334,7 +334,7 @@ def _fitting(
 # ---- the program ---------------------------------------------------------------------------------
 
 
-def suggest(settings: Settings) -> list[Item]:
+def suggest(settings: SuggestSettings) -> list[Item]:
     """Write the items with suggestions.
 
     Raises:
@@ -368,7 +368,7 @@ def suggest(settings: Settings) -> list[Item]:
 
 
 def _with_suggestions(
-    schema: Schema, item: Item, found: Sequence[Suggestion], settings: Settings
+    schema: Schema, item: Item, found: Sequence[Suggestion], settings: SuggestSettings
 ) -> Item:
     suggestions: list[Suggestion] = []
     for output, key in enumerate(schema.marked_outputs):
@@ -390,7 +390,7 @@ def _with_suggestions(
 
 def main(argv: Sequence[str] | None = None) -> None:
     usage = "usage: fgrlhf feedback suggest TASK source=FILE out=FILE [key=value ...]"
-    suggest(settings_from(Settings, argv, usage))
+    suggest(settings_from(SuggestSettings, argv, usage))
 
 
 if __name__ == "__main__":

@@ -30,13 +30,13 @@ def task_pages(task: FeedbackTask) -> dict[Path, str]:
     }
 
 
-class Settings(StrictModel):
+class TaskPagesSettings(StrictModel):
     """The task whose pages to write."""
 
     task: str = Field(description=TASK_HELP)
 
 
-def write_task_pages(settings: Settings) -> None:
+def write_task_pages(settings: TaskPagesSettings) -> None:
     for path, text in task_pages(feedback_of(settings.task)).items():
         write_text(path, text)
         print(path)
@@ -44,7 +44,9 @@ def write_task_pages(settings: Settings) -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     write_task_pages(
-        settings_from(Settings, argv, "usage: fgrlhf feedback task_pages TASK [key=value ...]")
+        settings_from(
+            TaskPagesSettings, argv, "usage: fgrlhf feedback task_pages TASK [key=value ...]"
+        )
     )
 
 

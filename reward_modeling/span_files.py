@@ -56,7 +56,7 @@ SEGMENTER_FILE = "segmenter.json"
 USAGE = "usage: fgrlhf rm span_files TASK source=... output=... level=... tags=... [key=value ...]"
 
 
-class Settings(StrictModel):
+class SpanFileSettings(StrictModel):
     """Input, output, the segments, and the labels to judge."""
 
     source: str = Field(description="file of marked spans, or hub:org/name")
@@ -83,7 +83,7 @@ class Settings(StrictModel):
 
 
 def _tagged_response(
-    task: Task, feedback: JudgedResponse, settings: Settings, segments: Sequence[Span]
+    task: Task, feedback: JudgedResponse, settings: SpanFileSettings, segments: Sequence[Span]
 ) -> TaggedWords | None:
     """The line of a segment file for a response with these segments; None if it has none."""
     spans = [
@@ -159,7 +159,7 @@ def _ignored_severities(rows: Sequence[JudgedResponse], tags: Mapping[str, str])
     return Counter(several)
 
 
-def write_span_file(task: Task, settings: Settings) -> None:
+def write_span_file(task: Task, settings: SpanFileSettings) -> None:
     """Write the segment file, and print its numbers of rows and tags.
 
     Segmenter and level are described beside the file, so that training and RL divide texts alike.
@@ -237,7 +237,7 @@ def _description(path: Path, segmenter: Segmenter, level: str) -> dict[str, Any]
     return {**description, "levels": {**known, path.name: level}}
 
 
-def _check(task: Task, settings: Settings) -> None:
+def _check(task: Task, settings: SpanFileSettings) -> None:
     """Raise `UserError` for settings whose file would replace another or could not be used."""
     check_not_input(settings.source, settings.output)
     segmenter_file = str(Path(settings.output).parent / SEGMENTER_FILE)
@@ -267,7 +267,7 @@ def _check(task: Task, settings: Settings) -> None:
 def main(argv: Sequence[str] | None = None) -> None:
     """Command line: a task, and key=value settings."""
     task, rest = task_and_rest(argv, USAGE)
-    write_span_file(task, settings_from(Settings, rest, USAGE))
+    write_span_file(task, settings_from(SpanFileSettings, rest, USAGE))
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ MOST_CUT = 0.5  # share of the solutions with a bad step that may end with it
 USAGE = "usage: fgrlhf rm step_files TASK source=... output=... [key=value ...]"
 
 
-class Settings(StrictModel):
+class StepFileSettings(StrictModel):
     """Input, output, and which steps are bad."""
 
     source: str = Field(description="file of judged steps, or hub:org/name")
@@ -108,7 +108,7 @@ def share_cut_at_error(tags: Sequence[Sequence[str]]) -> float:
     return cut / max(len(with_error), 1)
 
 
-def write_step_file(task: Task, settings: Settings) -> None:
+def write_step_file(task: Task, settings: StepFileSettings) -> None:
     """Write the segment file, and print its numbers of rows and tags.
 
     Prints a note if most solutions with a bad step end with it.
@@ -148,7 +148,7 @@ def write_step_file(task: Task, settings: Settings) -> None:
 def main(argv: Sequence[str] | None = None) -> None:
     """Command line: a task, and key=value settings."""
     task, rest = task_and_rest(argv, USAGE)
-    write_step_file(task, settings_from(Settings, rest, USAGE))
+    write_step_file(task, settings_from(StepFileSettings, rest, USAGE))
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ def arm(tmp_path, monkeypatch):
             "step": 2,
             "rounds": 3,
         }
-        result = run_arm(active_arm.Settings(**{**settings, **changes}))
+        result = run_arm(active_arm.ActiveArmSettings(**{**settings, **changes}))
         assert read_json(tmp_path / "out" / "result.json") == result
         return rows, trained, result
 
@@ -117,6 +117,6 @@ def test_the_table_by_hand():
 def test_the_policy_must_exist(tmp_path):
     for name in ("base_model/model.safetensors", "data/train.json"):
         write_json(tmp_path / name, {})
-    settings = active.Settings(base_dir=str(tmp_path), output_dir=str(tmp_path / "out"))
+    settings = active.ActiveSettings(base_dir=str(tmp_path), output_dir=str(tmp_path / "out"))
     with pytest.raises(UserError, match="fine_grained/best is not the folder of a policy"):
         active.plan(settings)

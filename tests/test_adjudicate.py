@@ -16,7 +16,7 @@ from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_json
 from interface_html import export
 from interface_html.adjudicate import (
-    Settings,
+    AdjudicateSettings,
     adjudicate,
     disagreement,
     items_to_adjudicate,
@@ -27,8 +27,7 @@ from interface_html.database import Database
 from interface_html.decisions import read_decisions
 from interface_html.format import Item
 from interface_html.items import read_items
-from interface_html.submissions import Settings as LinesSettings
-from interface_html.submissions import write_submissions
+from interface_html.submissions import SubmissionsSettings, write_submissions
 from interface_html.tasks import feedback_of
 
 QA = feedback_of("qa_feedback")
@@ -97,7 +96,7 @@ def study(tmp_path):
 
 
 def test_items_come_by_disagreement_with_their_annotations(study):
-    settings = Settings(
+    settings = AdjudicateSettings(
         task="qa_feedback", db=str(study / "f.sqlite"), out=str(study / "items.json")
     )
     assert [item.id for item in adjudicate(settings)] == ["1", "0"]
@@ -110,7 +109,7 @@ def test_items_come_by_disagreement_with_their_annotations(study):
 
 def decided(study, content):
     """The database of an adjudication in which item 1 was decided."""
-    settings = Settings(
+    settings = AdjudicateSettings(
         task="qa_feedback", db=str(study / "f.sqlite"), out=str(study / "items.json")
     )
     adjudicate(settings)
@@ -131,15 +130,15 @@ def test_the_export_takes_decisions_before_the_majority(study, capsys):
         "out": str(study / "o.json"),
         "pages": "annotation",
     }
-    export.export(export.Settings(**values, policy="majority"))
+    export.export(export.ExportSettings(**values, policy="majority"))
     majority = json.loads((study / "o.json").read_text())
     path = decided(study, third)
-    export.export(export.Settings(**values, policy="adjudicated", adjudicated=path))
+    export.export(export.ExportSettings(**values, policy="adjudicated", adjudicated=path))
     rows = json.loads((study / "o.json").read_text())
     assert [row["feedback"]["errors"] for row in rows] == [[error()], third["errors"], [error()]]
     assert [rows[0], rows[2]] == [majority[0], majority[2]] and rows[1].keys() == majority[1].keys()
     assert "1 adjudicated item" in capsys.readouterr().out
-    lines = LinesSettings(task="qa_feedback", db=path, out=str(study / "lines.jsonl"))
+    lines = SubmissionsSettings(task="qa_feedback", db=path, out=str(study / "lines.jsonl"))
     assert write_submissions(lines) == 1
     assert json.loads((study / "lines.jsonl").read_text())["role"] == "adjudicator"
 
@@ -152,7 +151,7 @@ def test_a_decision_counts_whatever_the_weight_of_its_adjudicator(study):
     weights = {"anna": 2.0, "ben": 2.0, "cleo": 0.0}
     pages = {name: {"annotation": {**figures, "weight": w}} for name, w in weights.items()}
     write_json(study / "r.json", {"task": "qa_feedback", "right": "gold", "annotators": pages})
-    settings = export.Settings(
+    settings = export.ExportSettings(
         **values,
         pages="annotation",
         policy="adjudicated",
@@ -168,7 +167,7 @@ def test_a_decision_counts_whatever_the_weight_of_its_adjudicator(study):
 def test_wrong_databases_are_refused(study):
     values = {"task": "qa_feedback", "db": str(study / "f.sqlite"), "out": str(study / "o.json")}
     with pytest.raises(UserError, match="belong together"):
-        export.export(export.Settings(**values, policy="adjudicated"))
+        export.export(export.ExportSettings(**values, policy="adjudicated"))
     items = [Item("0", ROW)]
     with pytest.raises(UserError, match="item '0' has no judgements to decide between"):
         read_decisions(QA, items, values["db"])
@@ -176,7 +175,7 @@ def test_wrong_databases_are_refused(study):
     with pytest.raises(UserError, match="item '1' is not in db=... with the same texts"):
         read_decisions(QA, items, path)
     with pytest.raises(UserError, match="has no item with two annotations"):
-        adjudicate(Settings(task="qa_feedback", db=path, out=str(study / "x.json")))
+        adjudicate(AdjudicateSettings(task="qa_feedback", db=path, out=str(study / "x.json")))
 
 
 # "cat sat" by A and "cat" by B; "red." by B only; "The cat" by both, with different evidence
@@ -507,7 +506,7 @@ def test_annotations_that_cannot_be_shown_are_left_out(chromium, tmp_path):
 
 
 def test_a_decision_made_beside_the_annotations_is_exported(chromium, study):
-    settings = Settings(
+    settings = AdjudicateSettings(
         task="qa_feedback", db=str(study / "f.sqlite"), out=str(study / "items.json")
     )
     adjudicate(settings)
@@ -525,7 +524,9 @@ def test_a_decision_made_beside_the_annotations_is_exported(chromium, study):
         values = {"task": "qa_feedback", "db": str(study / "f.sqlite"), "out": str(out)}
         path = str(server.db)
         export.export(
-            export.Settings(**values, pages="annotation", policy="adjudicated", adjudicated=path)
+            export.ExportSettings(
+                **values, pages="annotation", policy="adjudicated", adjudicated=path
+            )
         )
     rows = json.loads(out.read_text())
     assert plain(rows[1]["feedback"]["errors"]) == [error()]

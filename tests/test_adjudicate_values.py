@@ -17,7 +17,7 @@ from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_json
 from interface_html import export
 from interface_html.adjudicate import (
-    Settings,
+    AdjudicateSettings,
     adjudicate,
     different_preferences,
     different_ratings,
@@ -31,8 +31,7 @@ from interface_html.format import COMPARISONS, RATED, Item
 from interface_html.items import item_json, read_items
 from interface_html.lead import item_summary
 from interface_html.stored import Submission, read_database
-from interface_html.submissions import Settings as LinesSettings
-from interface_html.submissions import write_submissions
+from interface_html.submissions import SubmissionsSettings, write_submissions
 from interface_html.tasks import FeedbackTask
 
 OUTPUTS = ("first", "second", "third")
@@ -155,7 +154,7 @@ def settings_of(monkeypatch, task, module="export"):
 def adjudication(monkeypatch, task, study, **settings) -> list[Item]:
     settings_of(monkeypatch, task, "adjudicate")
     paths = {"db": str(study / "f.sqlite"), "out": str(study / "items.json")}
-    return adjudicate(Settings(task="rated", **paths, **settings))
+    return adjudicate(AdjudicateSettings(task="rated", **paths, **settings))
 
 
 def test_the_export_takes_decisions_before_majority_and_median(monkeypatch, capsys, task, study):
@@ -176,12 +175,12 @@ def test_the_export_takes_decisions_before_majority_and_median(monkeypatch, caps
     database.close()
     settings_of(monkeypatch, task)
     values = {"task": "rated", "db": str(study / "f.sqlite"), "out": str(study / "o.json")}
-    export.export(export.Settings(**values, policy="majority"))
+    export.export(export.ExportSettings(**values, policy="majority"))
     majority = json.loads((study / "o.json").read_text())
     assert [entry["preferences"] for entry in majority] == [BEST_FIRST] * 4
     assert majority[0]["ratings"][0] == {"quality": 4, "clarity": 80}
     path = str(study / "a.sqlite")
-    export.export(export.Settings(**values, policy="adjudicated", adjudicated=path))
+    export.export(export.ExportSettings(**values, policy="adjudicated", adjudicated=path))
     assert "2 adjudicated items (1 comparison, 2 ratings)" in capsys.readouterr().out
     rows = json.loads((study / "o.json").read_text())
     assert [entry["preferences"] for entry in rows] == [ALL_TIES, *[BEST_FIRST] * 3]
@@ -197,7 +196,7 @@ def test_the_export_takes_decisions_before_majority_and_median(monkeypatch, caps
     ]
     settings_of(monkeypatch, task, "submissions")
     out = study / "lines.jsonl"
-    write_submissions(LinesSettings(task="rated", db=path, out=str(out)))
+    write_submissions(SubmissionsSettings(task="rated", db=path, out=str(out)))
     lines = [json.loads(line) for line in out.read_text().splitlines()]
     assert [(line["annotator"], line["role"]) for line in lines] == [("dana", "adjudicator")] * 3
     names = [{"annotator": name, "revision": 1} for name in ("anna", "ben", "cleo")]
@@ -246,7 +245,9 @@ def test_there_must_be_two_judgements_and_such_a_page(monkeypatch, task, study):
         database = Database(study / "n.sqlite", "rated", clock=Clock())
         database.add_items(read_items(task, study / "none.json"))
         database.close()
-        settings = Settings(task="rated", db=str(study / "n.sqlite"), out=str(study / "x.json"))
+        settings = AdjudicateSettings(
+            task="rated", db=str(study / "n.sqlite"), out=str(study / "x.json")
+        )
         adjudicate(settings)
 
 
@@ -549,7 +550,7 @@ def test_decisions_of_served_pages_are_exported(chromium, tmp_path):
         database.submit(given, name, doc, Receipt(1, "1"))
     database.close()
     paths = {"task": "qa_feedback", "db": str(tmp_path / "f.sqlite")}
-    adjudicate(Settings(**paths, out=str(tmp_path / "items.json")))
+    adjudicate(AdjudicateSettings(**paths, out=str(tmp_path / "items.json")))
     folder = tmp_path / "adjudication"
     folder.mkdir()
     with serving(folder, items=tmp_path / "items.json") as server:
@@ -564,7 +565,7 @@ def test_decisions_of_served_pages_are_exported(chromium, tmp_path):
             tab.wait_for_selector("#empty:not([hidden])")
         path = str(server.db)
         values = {**paths, "out": str(tmp_path / "o.json"), "pages": "comparison"}
-        export.export(export.Settings(**values, policy="adjudicated", adjudicated=path))
+        export.export(export.ExportSettings(**values, policy="adjudicated", adjudicated=path))
     [exported] = json.loads((tmp_path / "o.json").read_text())
     assert exported == {**item, "preference": [2] * 6, "decided": {"comparison": "adjudicated"}}
     [decision] = read_database(path, "qa_feedback").submissions

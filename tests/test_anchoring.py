@@ -11,8 +11,8 @@ from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, write_json
 from fgrlhf.stats import Interval, share_interval
 from interface_html.anchoring import (
+    AnchoringSettings,
     Annotation,
-    Settings,
     accepted_share,
     accepts_nearly_all,
     arm_figures,
@@ -313,7 +313,7 @@ def test_the_report_of_a_database(tmp_path, capsys):
     database.submit(again, "anna-again", COPIED, Receipt(5.0, "1"), seen=1)
     database.close()
     out = tmp_path / "report.json"
-    settings = Settings(task="qa_feedback", db=str(tmp_path / "f.sqlite"), out=str(out))
+    settings = AnchoringSettings(task="qa_feedback", db=str(tmp_path / "f.sqlite"), out=str(out))
     anna, ben = write_report(settings)
     assert anna.accepted.mean == 1.0 and ben.accepted.mean == 0.0
     assert (anna.shown.mean, anna.hidden.mean) == (1.0, 0.0)
@@ -360,7 +360,7 @@ def report_of(files, **changes):
         "files": str(files / "anna.json"),
         "records": str(files / "record.json"),
     }
-    return write_report(Settings(**values | changes))
+    return write_report(AnchoringSettings(**values | changes))
 
 
 def test_the_report_of_files(files):

@@ -23,7 +23,7 @@ from page_helpers import (
 from fgrlhf.base.files import write_json
 from interface_html.format import Item
 from interface_html.items import read_items, rows_text
-from interface_html.pages import Settings, self_contained, write_page
+from interface_html.pages import PageSettings, self_contained, write_page
 from interface_html.render import TEMPLATES
 from interface_html.rules import annotation_problems
 
@@ -306,7 +306,7 @@ def test_another_task_is_one_schema_file(chromium, tmp_path):
     item = {"id": "t", "prompt": "Say", "response": "Hello there. You fool! Bye."}
     items = write(tmp_path, [item])
     out = str(tmp_path / "toxic.html")
-    path = write_page(Settings(task="detoxification", items=str(items), out=out))
+    path = write_page(PageSettings(task="detoxification", items=str(items), out=out))
     with opened(chromium, where=path) as tab:
         press(tab, "Escape", "Home", "ArrowRight", "1", "Control+Enter")
         assert tab.inner_text("#judge-title") == "1. Mark the errors in the continuation"
@@ -332,7 +332,7 @@ def test_nothing_missing_is_confirmed_only_where_it_is_asked_for(
 ):
     row = ITEM if task == "qa_feedback" else {"id": "t", "prompt": "Say", "response": "Hello."}
     items, out = str(write(tmp_path, [row])), str(tmp_path / "page.html")
-    path = write_page(Settings(task=task, items=items, out=out, language=code))
+    path = write_page(PageSettings(task=task, items=items, out=out, language=code))
     with opened(chromium, where=path) as tab:
         assert tab.inner_text("label:has(#no-error) span") == label
         press(tab, "Escape", "?")

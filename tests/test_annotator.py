@@ -8,7 +8,7 @@ import pytest
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_json, write_jsonl
 from tasks.qa_feedback.data.annotator import Habits, annotate, perturb
-from tasks.qa_feedback.data.collect_feedback import Settings, collect
+from tasks.qa_feedback.data.collect_feedback import CollectFeedbackSettings, collect
 from tasks.qa_feedback.data.language import TOY
 from tasks.qa_feedback.data.mini_world import (
     demonstration,
@@ -138,7 +138,9 @@ def world(tmp_path, count=40):
 
 def test_collect_writes_rows_the_validator_accepts(tmp_path):
     world(tmp_path)
-    settings = Settings(data_dir=str(tmp_path), samples=str(tmp_path / "samples.jsonl"))
+    settings = CollectFeedbackSettings(
+        data_dir=str(tmp_path), samples=str(tmp_path / "samples.jsonl")
+    )
     path = collect(settings)
     rows = read_feedback(path)
     assert len(rows) == 40 and sum(len(row.errors) for row in rows) > 40
@@ -150,7 +152,9 @@ def test_collect_writes_rows_the_validator_accepts(tmp_path):
 
 def test_collect_refuses_what_it_cannot_judge(tmp_path):
     lines = world(tmp_path, 2)
-    settings = Settings(data_dir=str(tmp_path), samples=str(tmp_path / "samples.jsonl"))
+    settings = CollectFeedbackSettings(
+        data_dir=str(tmp_path), samples=str(tmp_path / "samples.jsonl")
+    )
     write_jsonl(tmp_path / "samples.jsonl", [lines[0], {**lines[1], "predictions": ["a"]}])
     with pytest.raises(
         UserError,

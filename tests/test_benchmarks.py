@@ -116,7 +116,7 @@ def test_decoding_steps_compute_the_same_logits(monkeypatch):
 
 
 def test_reward_models_train_on_pairs(tmp_path):
-    settings = reward_training.Settings(work="mini", steps=2, threads=1)
+    settings = reward_training.RewardTrainingSettings(work="mini", steps=2, threads=1)
     (seconds,) = reward_training.measure(settings, tmp_path)
     assert seconds > 0
 
@@ -223,7 +223,7 @@ def test_bench_json_has_the_stated_keys(tmp_path, monkeypatch):
 
     monkeypatch.setattr(bench, "measured", measured)
     monkeypatch.setitem(bench.SIZES, "tiny", SMALL)
-    bench.run(bench.Settings(sizes="tiny", output_dir=str(tmp_path), threads=1))
+    bench.run(bench.BenchSettings(sizes="tiny", output_dir=str(tmp_path), threads=1))
     written = json.loads((tmp_path / "bench.json").read_text())["small"]
     keys = {"baseline_s", "ours_s", "ratio", "ours_peak_mb", "ours_tokens_per_s", "ours_gflops"}
     for name in (*measure.PHASES, "step"):
@@ -236,9 +236,9 @@ def test_bench_json_has_the_stated_keys(tmp_path, monkeypatch):
 
 def test_unknown_sizes_are_refused():
     with pytest.raises(UserError, match="huge.*choose from tiny"):
-        bench.Settings(sizes="tiny,huge").chosen()
-    assert [size.samples for size in bench.Settings(sizes="tiny", samples=2).chosen()] == [2]
-    assert bench.Settings(sizes="smollm2").chosen() == []
+        bench.BenchSettings(sizes="tiny,huge").chosen()
+    assert [size.samples for size in bench.BenchSettings(sizes="tiny", samples=2).chosen()] == [2]
+    assert bench.BenchSettings(sizes="smollm2").chosen() == []
 
 
 def test_scaling_plots_what_it_measured(tmp_path, monkeypatch):
@@ -248,7 +248,7 @@ def test_scaling_plots_what_it_measured(tmp_path, monkeypatch):
 
     monkeypatch.setattr(scaling, "measured", measured)
     plots = tmp_path / "plots"
-    settings = scaling.Settings(axes="samples", output_dir=str(tmp_path), plots=str(plots))
+    settings = scaling.ScalingSettings(axes="samples", output_dir=str(tmp_path), plots=str(plots))
     points = scaling.run(settings)["samples"]
     assert scaling.slope(points, "step") == pytest.approx(1) and points[0]["peak_mb"] == 40
     assert (plots / "samples.svg").stat().st_size > 1000
@@ -272,7 +272,7 @@ def test_ranks_puts_every_point_into_table_and_plot(tmp_path, monkeypatch):
     results, plot = tmp_path / "RESULTS.md", tmp_path / "plots" / "ranks.svg"
     results.write_text("before\n<!-- ranks -->\nold\n<!-- /ranks -->\nafter\n")
     where = {"output_dir": str(tmp_path), "plot": str(plot), "results": str(results)}
-    ranks.run(ranks.Settings(points=2, **where))
+    ranks.run(ranks.RanksSettings(points=2, **where))
     text = results.read_text()
     # 2 prompts of 256 tokens, answers of 100, unless the axis says otherwise
     assert "| prompts of a step | 4 | 1,360 | 1,360 | 360 | 360 |" in text
@@ -284,7 +284,7 @@ def test_ranks_puts_every_point_into_table_and_plot(tmp_path, monkeypatch):
 
 def test_profile_names_every_phase(monkeypatch):
     monkeypatch.setitem(profile.SIZES, "small", SMALL)
-    text = profile.run(profile.Settings(size="small", threads=1, top=3))
+    text = profile.run(profile.ProfileSettings(size="small", threads=1, top=3))
     for phase in measure.PHASES:
         assert f"| {phase} |" in text and f"{phase}, by operators' own time" in text
     assert text.count("aten::") >= 8

@@ -6,7 +6,7 @@ import pytest
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, read_jsonl, write_jsonl, write_text
-from fgrlhf.pipeline.best_of_n import Settings, best_rows, choose
+from fgrlhf.pipeline.best_of_n import BestOfNSettings, best_rows, choose
 from fgrlhf.pipeline.comparison import compare_runs
 from fgrlhf.pipeline.summary import SummarySettings, summarise
 from fgrlhf.report.data import read_outputs
@@ -35,7 +35,7 @@ def test_a_metric_that_no_response_has():
 
 def test_the_result_is_an_evaluation(tmp_path, capsys):
     write_jsonl(tmp_path / "eval" / "sft_samples-test" / "rows.jsonl", ROWS)
-    settings = Settings(output_dir=str(tmp_path), source="sft_samples")
+    settings = BestOfNSettings(output_dir=str(tmp_path), source="sft_samples")
     folder = choose(settings)
     assert [row["response"] for row in read_jsonl(folder / "rows.jsonl")] == ["z", "y"]
     summary = read_json(folder / "summary.json")
@@ -54,21 +54,21 @@ def test_the_source_is_not_replaced(tmp_path):
     path = tmp_path / "eval" / "s-test" / "rows.jsonl"
     write_jsonl(path, ROWS)
     with pytest.raises(UserError, match="name and source are both s, .*: give another name="):
-        choose(Settings(output_dir=str(tmp_path), source="s", name="s"))
+        choose(BestOfNSettings(output_dir=str(tmp_path), source="s", name="s"))
     assert read_jsonl(path) == ROWS
 
 
 def test_a_mistaken_metric_keeps_the_earlier_result(tmp_path):
     write_jsonl(tmp_path / "eval" / "s-test" / "rows.jsonl", ROWS)
-    folder = choose(Settings(output_dir=str(tmp_path), source="s"))
+    folder = choose(BestOfNSettings(output_dir=str(tmp_path), source="s"))
     with pytest.raises(UserError, match="no response has a value of `rewards`"):
-        choose(Settings(output_dir=str(tmp_path), source="s", metric="rewards"))
+        choose(BestOfNSettings(output_dir=str(tmp_path), source="s", metric="rewards"))
     assert (folder / "rows.jsonl").exists() and (folder / "result.json").exists()
 
 
 def test_a_missing_evaluation_is_a_user_error(tmp_path):
     with pytest.raises(UserError, match="has no rows.jsonl.*num_samples=4"):
-        choose(Settings(output_dir=str(tmp_path), source="sft"))
+        choose(BestOfNSettings(output_dir=str(tmp_path), source="sft"))
 
 
 WITH_TEXTS = '{{"id": "{}", "prompt": "p", "response": "r", {}}}\n'
@@ -103,7 +103,7 @@ def test_damaged_rows_are_a_user_error(tmp_path, lines, problem):
     write_text(folder / "rows.jsonl", lines)
     message = f"(?s){re.escape(str(folder / 'rows.jsonl'))}.*{problem}"
     with pytest.raises(UserError, match=message):
-        choose(Settings(output_dir=str(tmp_path), source="s"))
+        choose(BestOfNSettings(output_dir=str(tmp_path), source="s"))
     with pytest.raises(UserError, match=message):
         compare_runs(tmp_path, "s", [], [0], "reward", "test")
     with pytest.raises(UserError, match=message):
@@ -115,7 +115,7 @@ def test_damaged_rows_are_a_user_error(tmp_path, lines, problem):
 def test_a_damaged_row_that_was_chosen_before(tmp_path):
     path = tmp_path / "eval" / "s-test" / "rows.jsonl"
     write_jsonl(path, ROWS)
-    choose(Settings(output_dir=str(tmp_path), source="s"))
+    choose(BestOfNSettings(output_dir=str(tmp_path), source="s"))
     write_text(path, "")
     with pytest.raises(UserError, match="rows.jsonl has no rows. .* remove .*s-test and run"):
-        choose(Settings(output_dir=str(tmp_path), source="s"))
+        choose(BestOfNSettings(output_dir=str(tmp_path), source="s"))

@@ -15,12 +15,10 @@ from interface_html import export
 from interface_html.checks import GAP, Plan, gold_tell, items_to_come, slot
 from interface_html.database import Database
 from interface_html.format import Item
-from interface_html.reliability import Settings as ReliabilitySettings
-from interface_html.reliability import write_report
-from interface_html.serve import Settings as ServeSettings
-from interface_html.serve import _add_items, _gold_items
+from interface_html.reliability import ReliabilitySettings, write_report
+from interface_html.serve import ServeSettings, _add_items, _gold_items
 from interface_html.stored import read_database
-from interface_html.submissions import Settings, write_submissions
+from interface_html.submissions import SubmissionsSettings, write_submissions
 
 NUMBERS = itertools.count()  # of submissions
 FEEDBACK = {"errors": [], "missing-info": [], "corrected-prediction": ITEM["prediction 1"]}
@@ -241,12 +239,14 @@ def test_nothing_in_the_api_tells_hidden_items_from_others(tmp_path, capsys):
     # the programs
     out = tmp_path / "out.json"
     values = {"task": "qa_feedback", "db": str(server.db), "out": str(out), "pages": "annotation"}
-    assert export.export(export.Settings(**values)) == 20
+    assert export.export(export.ExportSettings(**values)) == 20
     repeats = kinds.count("repeat")
     text = f"left out 3 gold items and {repeats} repeated items"
     assert text in capsys.readouterr().out
     lines_path = tmp_path / "all.jsonl"
-    write_submissions(Settings(task="qa_feedback", db=str(server.db), out=str(lines_path)))
+    write_submissions(
+        SubmissionsSettings(task="qa_feedback", db=str(server.db), out=str(lines_path))
+    )
     lines = [json.loads(line) for line in lines_path.read_text().splitlines()]
     checked = [(line["item"], line["check"]) for line in lines if "check" in line]
     assert sorted(item for item, kind in checked if kind == "gold") == ["g0", "g1", "g2"]

@@ -150,7 +150,7 @@ def test_completion_in_bash(line, capsys):
 
 def test_a_mistaken_key_of_env_is_answered_with_the_key_as_it_is_written():
     with pytest.raises(UserError, match="jsn: unknown key; did you mean `json`"):
-        settings_from(env.Settings, ["jsn=true"])
+        settings_from(env.EnvSettings, ["jsn=true"])
 
 
 def test_a_forgotten_config_and_a_flag_are_said():

@@ -35,7 +35,7 @@ from fgrlhf.report.plots import Band, panels
 from fgrlhf.report.spread import ONE_RUN
 from fgrlhf.task_config import rl_config
 from tasks.experiments import compare, qa
-from tasks.experiments.compare import NAMES, Settings, run_of
+from tasks.experiments.compare import NAMES, CompareStudySettings, run_of
 from tasks.experiments.stages import experiment_of
 from tasks.qa_feedback.display import DISPLAY
 from tasks.qa_feedback.task import TASK
@@ -98,7 +98,7 @@ def test_tuned_settings_are_of_existing_runs():
 
 def test_unknown_algorithms_are_named(tmp_path):
     with pytest.raises(UserError, match="there is no best"):
-        compare.STUDY.run(Settings(algorithms="ppo,best", base_dir=str(tmp_path)))
+        compare.STUDY.run(CompareStudySettings(algorithms="ppo,best", base_dir=str(tmp_path)))
 
 
 # ---- `fgrlhf compare` ----------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 
 from fgrlhf.base.errors import UserError
-from fgrlhf.cli.evaluate import Settings, inputs_of
+from fgrlhf.cli.evaluate import EvaluateSettings, inputs_of
 from fgrlhf.configs.strict import StrictModel, load_config
 from fgrlhf.configs.yaml_files import config_files, read_config
 from fgrlhf.load import load_task
@@ -197,7 +197,7 @@ def test_an_evaluation_depends_on_the_bases_of_its_config(tmp_path):
     text = re.sub(r"\$\{\w+\}", str(tmp_path), shipped.read_text(encoding="utf-8"))
     base = write(tmp_path / "base.yml", text)
     own = write(tmp_path / "own.yml", "base: base.yml")
-    settings = Settings(
+    settings = EvaluateSettings(
         policy="p", config=str(own), output_dir=str(tmp_path), data_dir=None, reward=False
     )
     inputs = inputs_of(task, settings, load_config(rl_config(task), own))

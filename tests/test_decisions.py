@@ -15,19 +15,18 @@ from fgrlhf.base.files import write_json
 from fgrlhf.cli import data
 from fgrlhf.data.read import read_rows
 from interface_html import export
-from interface_html.adjudicate import Settings, adjudicate
+from interface_html.adjudicate import AdjudicateSettings, adjudicate
 from interface_html.assignments import Receipt
 from interface_html.database import Database
 from interface_html.items import item_json, read_items
-from interface_html.merge import Settings as MergeSettings
-from interface_html.merge import merge
+from interface_html.merge import MergeSettings, merge
 
 DECISION = doc([error("Incoherent", 0, 3)])
 
 
 def settings_of(study, **values):
     paths = {"task": "qa_feedback", "db": str(study / "f.sqlite"), "out": str(study / "o.json")}
-    return export.Settings(**paths, pages="annotation", policy="adjudicated", **values)
+    return export.ExportSettings(**paths, pages="annotation", policy="adjudicated", **values)
 
 
 def exported(study, **values) -> dict:
@@ -102,7 +101,7 @@ def test_what_changed_is_decided_again(study, capsys):
     database.close()
     given = {"task": "qa_feedback", "db": str(study / "f.sqlite")}
     out = study / "again.json"
-    chosen = adjudicate(Settings(**given, out=str(out), decided=path))
+    chosen = adjudicate(AdjudicateSettings(**given, out=str(out), decided=path))
     assert [item.id for item in chosen] == ["1", "0"]  # nobody has decided item 0
     database = Database(study / "b.sqlite", "qa_feedback", clock=Clock())
     database.add_items(read_items(QA, out))
@@ -114,7 +113,7 @@ def test_what_changed_is_decided_again(study, capsys):
     assert exported(study, adjudicated=both)["1"] == (["Unverifiable"], "adjudicated")
     assert exported(study, adjudicated=both)["0"] == (["Irrelevant"], "adjudicated")
     with pytest.raises(UserError, match="nothing is left to decide"):
-        adjudicate(Settings(**given, out=str(out), decided=both))
+        adjudicate(AdjudicateSettings(**given, out=str(out), decided=both))
     with pytest.raises(UserError, match="stale=keep has no effect without decisions"):
         export.export(settings_of(study, stale="keep").model_copy(update={"policy": "majority"}))
 
@@ -155,7 +154,7 @@ def made(tmp_path, monkeypatch):
         out = tmp_path / "o.json"
         paths = {"task": "made", "db": str(tmp_path / "f.sqlite"), "out": str(out)}
         monkeypatch.setattr("interface_html.export.feedback_of", lambda _: task)
-        export.export(export.Settings(**paths, **values))
+        export.export(export.ExportSettings(**paths, **values))
         return json.loads(out.read_text())
 
     return task, rows

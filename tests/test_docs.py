@@ -225,7 +225,8 @@ class Programs:
             patch.setattr("signal.signal", lambda *_: None)
             self.stop_after_parsing(patch)
             if main is None or _has_required_parameter(main):
-                self.call(lambda: command_line.settings_from(module.Settings))
+                settings = _settings_of(module)
+                self.call(lambda: command_line.settings_from(settings))
             else:
                 self.call(main)
 
@@ -364,6 +365,15 @@ class Programs:
             (task / name).write_text(text)
         self.monkeypatch.setattr("tasks.__path__", [str(root / "tasks")])
         return root
+
+
+def _settings_of(module):
+    """The class of a program's settings, which it defines itself."""
+    return next(
+        value
+        for name, value in vars(module).items()
+        if name.endswith("Settings") and value.__module__ == module.__name__
+    )
 
 
 def _has_required_parameter(function) -> bool:

@@ -278,12 +278,12 @@ def test_a_full_disk_is_no_network_error(server, tmp_path, monkeypatch):
 def test_settings_that_cannot_work_are_refused(tmp_path, changes, reason):
     arguments = [f"{key}={value}" for key, value in {"data_dir": tmp_path / "d", **changes}.items()]
     with pytest.raises(UserError, match=reason):
-        settings_from(qa_feedback.Settings, arguments)
+        settings_from(qa_feedback.DownloadSettings, arguments)
     assert names(tmp_path / "d") == []
 
 
 def test_the_published_address_is_the_default():
-    settings = settings_from(qa_feedback.Settings, ["data_dir=d"])
+    settings = settings_from(qa_feedback.DownloadSettings, ["data_dir=d"])
     assert settings.base_url.endswith("/FineGrainedRLHF/a1469d4/tasks/qa_feedback/data")
     assert sorted(qa_feedback.BLOB_IDS) == [
         "dev.json",

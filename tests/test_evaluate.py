@@ -7,7 +7,7 @@ import yaml
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, read_jsonl, write_json
 from fgrlhf.cli import evaluate as module
-from fgrlhf.cli.evaluate import Settings, policy_name, responses_of
+from fgrlhf.cli.evaluate import EvaluateSettings, policy_name, responses_of
 from fgrlhf.configs.sections import Sampling
 from fgrlhf.configs.strict import validate
 from fgrlhf.configs.yaml_files import read_yaml
@@ -64,7 +64,7 @@ def settings(world, **changes):
         "data_dir": str(world),
         "output_dir": str(world),
     }
-    return Settings(**{**given, **changes})
+    return EvaluateSettings(**{**given, **changes})
 
 
 def test_rows_and_summary(world, capsys):

@@ -4,7 +4,7 @@ import tiny
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_jsonl, write_json, write_jsonl
 from fgrlhf.cli import generate as module
-from fgrlhf.cli.generate import Settings
+from fgrlhf.cli.generate import GenerateSettings
 from fgrlhf.runs.stage import hold
 from fgrlhf.text_types import Prompt
 from tasks.qa_feedback.data import mini_world
@@ -30,7 +30,7 @@ def settings(world, **changes):
         "max_generated_len": 6,
         "batch_size": 2,
     }
-    return Settings(**{**given, **changes})
+    return GenerateSettings(**{**given, **changes})
 
 
 def test_four_samples_of_every_question(world):

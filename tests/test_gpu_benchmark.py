@@ -8,7 +8,7 @@ import torch
 from accelerate.state import AcceleratorState
 
 from benchmarks import gpu, ours
-from benchmarks.gpu import Settings
+from benchmarks.gpu import GpuSettings
 from fgrlhf.base.errors import UserError
 
 
@@ -22,7 +22,7 @@ def precision():
 @pytest.fixture
 def settings(tmp_path):
     where = {"output_dir": str(tmp_path), "results": None}
-    return Settings(rehearsal=True, piece=None, minutes=None, **where)
+    return GpuSettings(rehearsal=True, piece=None, minutes=None, **where)
 
 
 def test_a_gpu_and_a_known_piece_are_needed(monkeypatch, settings, tmp_path):

@@ -11,7 +11,7 @@ from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_json, write_jsonl
 from fgrlhf.base.records import DataError
 from fgrlhf.cli import data
-from interface_html.items import Settings, read_items, rows_text
+from interface_html.items import ItemsSettings, read_items, rows_text
 from interface_html.tasks import feedback_of
 from tasks.qa_feedback.feedback import read_feedback
 
@@ -161,4 +161,4 @@ def test_mistakes_are_told_with_row_and_field(tmp_path):
 
 
 def test_settings_are_read():
-    assert Settings(task="t", source="a", out="b").prompts is None
+    assert ItemsSettings(task="t", source="a", out="b").prompts is None

@@ -19,7 +19,7 @@ from page_helpers import ITEM, QA, drag, opened, press, word
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_json
 from interface_html.languages import ENGLISH, LOCALES, Language, language_codes, language_of
-from interface_html.pages import Settings, write_page
+from interface_html.pages import PageSettings, write_page
 from interface_html.schema import PageName
 from interface_html.server import static_files
 
@@ -96,12 +96,12 @@ def test_the_command_writes_a_page_in_a_language(tmp_path):
     items = tmp_path / "items.json"
     write_json(items, [ITEM])
     out = tmp_path / "page.html"
-    settings = Settings(task="qa_feedback", items=str(items), out=str(out), language="ar")
+    settings = PageSettings(task="qa_feedback", items=str(items), out=str(out), language="ar")
     text = write_page(settings).read_text(encoding="utf-8")
     assert '<html lang="ar" dir="rtl">' in text
     assert "<h3 lang=" in text  # headings of the schema are English
     with pytest.raises(UserError, match="language=xx"):
-        write_page(Settings(task="qa_feedback", items=str(items), out=str(out), language="xx"))
+        write_page(PageSettings(task="qa_feedback", items=str(items), out=str(out), language="xx"))
 
 
 def test_served_pages_have_the_language():

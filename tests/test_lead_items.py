@@ -168,12 +168,12 @@ def test_an_item_is_decided_from_the_leads_page(chromium, tmp_path):
             files[button] = str(event.value.path())
         task = {"task": "qa_feedback"}
         items, decided = str(tmp_path / "disagreements.json"), str(tmp_path / "decided.sqlite")
-        adjudicate.adjudicate(adjudicate.Settings(**task, db=str(server.db), out=items))
+        adjudicate.adjudicate(adjudicate.AdjudicateSettings(**task, db=str(server.db), out=items))
         given = {"items": items, "files": files["download"], "records": files["record"]}
-        collect.collect(collect.Settings(**task, **given, db=decided))
+        collect.collect(collect.CollectSettings(**task, **given, db=decided))
         settings = {"db": str(server.db), "out": str(tmp_path / "out.json"), "pages": "annotation"}
         export.export(
-            export.Settings(**task, **settings, policy="adjudicated", adjudicated=decided)
+            export.ExportSettings(**task, **settings, policy="adjudicated", adjudicated=decided)
         )
         (row,) = json.loads((tmp_path / "out.json").read_text())
         assert [mark["end"] for mark in row["feedback"]["errors"]] == [7]

@@ -24,7 +24,7 @@ from reward_modeling import run_fg_rm, run_pref_rm
 from reward_modeling.config import RMModelConfig
 from reward_modeling.data import read_segment_rows
 from reward_modeling.network import load_network, reads_line_breaks
-from reward_modeling.span_files import Settings, write_span_file
+from reward_modeling.span_files import SpanFileSettings, write_span_file
 
 PROMPT = Prompt("0", "the red cat\n\n  sees")
 SHAPES = ["causal", "seq2seq", "encoder"]
@@ -188,7 +188,7 @@ def segment_file(folder, level="sentence"):
         span = {"start": start, "end": start + 3, "label": "wrong"}
         rows.append({"prompt": PROMPT.text, "response": text, "spans": [span]})
     (folder / "spans.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    settings = Settings(
+    settings = SpanFileSettings(
         source=str(folder / "spans.jsonl"),
         output=str(folder / "train.json"),
         level=level,

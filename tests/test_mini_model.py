@@ -12,7 +12,7 @@ from fgrlhf.base.files import read_json, write_json
 from fgrlhf.policy import load_policy
 from tasks.qa_feedback.data.language import CHINESE, TOY
 from tasks.qa_feedback.data.mini_model import (
-    Settings,
+    MiniModelSettings,
     make_model,
     make_tokenizer,
     texts_of,
@@ -90,7 +90,7 @@ def test_two_more_heads_look_back(tokenizer):
 
 def test_a_written_folder_loads_as_a_policy(tmp_path):
     write_json(tmp_path / "train.json", ROWS[:20])
-    write_model(Settings(data_dir=str(tmp_path), output_dir=str(tmp_path / "model")))
+    write_model(MiniModelSettings(data_dir=str(tmp_path), output_dir=str(tmp_path / "model")))
     assert AutoTokenizer.from_pretrained(tmp_path / "model")("The film").input_ids[-1] == 1
     ids, _ = load_policy(tmp_path / "model").encode([ROWS[0]["text"]])
     assert ids.shape[0] == 1
@@ -98,7 +98,7 @@ def test_a_written_folder_loads_as_a_policy(tmp_path):
 
 def test_a_folder_without_rows_is_a_user_error(tmp_path):
     with pytest.raises(UserError, match="no train.json"):
-        write_model(Settings(data_dir=str(tmp_path), output_dir=str(tmp_path / "model")))
+        write_model(MiniModelSettings(data_dir=str(tmp_path), output_dir=str(tmp_path / "model")))
 
 
 @pytest.mark.slow
@@ -146,7 +146,9 @@ def test_the_written_model_is_a_function_of_the_seed_in_every_tensor(tmp_path):
     weights = {}
     for name, seed, global_seed in (("a", 0, 1), ("b", 0, 2), ("c", 1, 1)):
         torch.manual_seed(global_seed)
-        write_model(Settings(data_dir=str(tmp_path), output_dir=str(tmp_path / name), seed=seed))
+        write_model(
+            MiniModelSettings(data_dir=str(tmp_path), output_dir=str(tmp_path / name), seed=seed)
+        )
         weights[name] = load_file(str(tmp_path / name / "model.safetensors"))
     assert all(torch.equal(weights["a"][name], weights["b"][name]) for name in weights["a"])
     name = "decoder.block.0.layer.2.DenseReluDense.wi.weight"

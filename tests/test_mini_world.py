@@ -9,7 +9,7 @@ from fgrlhf.base.files import read_json
 from fgrlhf.cli.command_line import settings_from
 from tasks.qa_feedback.data.language import TOY, Claim, ErrorRates
 from tasks.qa_feedback.data.mini_world import (
-    Settings,
+    MiniWorldSettings,
     demonstration,
     gold_sentences,
     make_item,
@@ -113,7 +113,9 @@ def test_recitals_state_every_fact_once():
 
 
 def test_write_world(tmp_path):
-    write_world(Settings(data_dir=str(tmp_path), train=3, dev=2, test=2, pretrain=2, sft=2))
+    write_world(
+        MiniWorldSettings(data_dir=str(tmp_path), train=3, dev=2, test=2, pretrain=2, sft=2)
+    )
     sizes = {path.stem: len(read_json(path)) for path in tmp_path.glob("*.json")}
     assert sizes == {"train": 3, "dev": 2, "test": 2, "pretrain": 2, "sft": 2, "train_1k": 2}
     for rows in (read_json(path) for path in tmp_path.glob("*.json")):
@@ -126,7 +128,7 @@ def test_write_world(tmp_path):
 
 def test_command_line_mistakes():
     with pytest.raises(UserError, match="trian: unknown key; did you mean `train`"):
-        settings_from(Settings, ["data_dir=x", "trian=3"])
+        settings_from(MiniWorldSettings, ["data_dir=x", "trian=3"])
     with pytest.raises(UserError, match="key=value"):
-        settings_from(Settings, ["x"])
-    assert settings_from(Settings, ["data_dir=x", "train=3"]).train == 3
+        settings_from(MiniWorldSettings, ["x"])
+    assert settings_from(MiniWorldSettings, ["data_dir=x", "train=3"]).train == 3

@@ -36,9 +36,9 @@ def test_no_result_of_a_policy_that_gives_no_numbers(module, tmp_path, monkeypat
         "output_dir": str(tmp_path),
     }
     if module is generate:
-        settings = generate.Settings(**folders, max_generated_len=4)
+        settings = generate.GenerateSettings(**folders, max_generated_len=4)
     else:
-        settings = evaluate.Settings(**folders, config=str(CONFIG), reward=False)
+        settings = evaluate.EvaluateSettings(**folders, config=str(CONFIG), reward=False)
     run = getattr(module, module.__name__.rpartition(".")[2])
     with monkeypatch.context() as patched:
         owner = "fgrlhf.cli.generate" if module is generate else "fgrlhf.policy"

@@ -135,9 +135,9 @@ def test_rows_of_question_answering_have_no_notes(chromium, tmp_path):
                 assert tab.input_value("#comment") == "Note."
     out = tmp_path / "all.jsonl"
     settings = {"task": "qa_feedback", "db": str(server.db), "out": str(out)}
-    submissions.write_submissions(submissions.Settings(**settings))
+    submissions.write_submissions(submissions.SubmissionsSettings(**settings))
     docs = [json.loads(line)["doc"] for line in out.read_text().splitlines()]
     assert [(doc["flag"], doc["comment"]) for doc in docs] == [(True, "Note.")] * 2
-    export.export(export.Settings(**settings))
+    export.export(export.ExportSettings(**settings))
     text = out.read_text()
     assert "flag" not in text and "comment" not in text and ITEM["gold"] in text

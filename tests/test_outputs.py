@@ -91,7 +91,12 @@ def test_another_database_is_not_replaced(tmp_path):
 def test_every_program_with_an_output_checks_it():
     unchecked = []
     for name in PROGRAMS:
-        settings = importlib.import_module(f"interface_html.{name}").Settings
+        module = importlib.import_module(f"interface_html.{name}")
+        (settings,) = (
+            value
+            for key, value in vars(module).items()
+            if key.endswith("Settings") and value.__module__ == module.__name__
+        )
         if "out" in settings.model_fields and not issubclass(settings, OutputSettings):
             unchecked.append(name)
     assert unchecked == []

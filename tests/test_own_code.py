@@ -5,7 +5,7 @@ import sys
 import pytest
 from rl_helpers import config
 
-from fgrlhf.cli.evaluate import Settings, inputs_of
+from fgrlhf.cli.evaluate import EvaluateSettings, inputs_of
 from fgrlhf.configs.strict import validate
 from fgrlhf.configs.user_class import own_code, own_modules
 from fgrlhf.load import load_task
@@ -65,7 +65,7 @@ def test_the_file_of_a_class_is_an_input_of_evaluations(my_rewards, tmp_path):
     assert own_code(read) == {"my_rewards.kind": "my_rewards/kind.py"}
     config = tmp_path / "c.yml"
     config.write_text("{}")
-    settings = Settings(policy="p", config=str(config), output_dir="o", name="n")
+    settings = EvaluateSettings(policy="p", config=str(config), output_dir="o", name="n")
     assert "my_rewards/kind.py" in inputs_of(Task(name="t"), settings, read)
 
 
@@ -73,7 +73,7 @@ def test_the_file_that_prompts_are_generated_from_is_an_input_of_evaluations(tmp
     read = config_with(tmp_path, short={"kind": "length", "max_words": 9, "value": -0.1})
     config = tmp_path / "c.yml"
     config.write_text("{}")
-    settings = Settings(policy="p", config=str(config), output_dir="o", name="n")
+    settings = EvaluateSettings(policy="p", config=str(config), output_dir="o", name="n")
     openings = "tasks/sentiment/data/openings.txt"
     assert openings in inputs_of(load_task("sentiment"), settings, read)
     with_file = settings.model_copy(update={"data_dir": str(tmp_path)})

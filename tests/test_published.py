@@ -11,7 +11,7 @@ import pytest
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, write_json, write_jsonl
 from fgrlhf.cli import linear_scorer
-from fgrlhf.cli.published import Settings, write_prompts
+from fgrlhf.cli.published import PublishedSettings, write_prompts
 from fgrlhf.data.published import Part, PublishedSet, part_rows, prompt_files
 from fgrlhf.scorers.linear import LinearScorer
 from fgrlhf.task import Task
@@ -335,7 +335,7 @@ def test_demonstrations_and_labelled_texts(folder):
 def test_the_command_writes_the_files(folder, tmp_path, capsys):
     task = Task("any", published=SET)
     out = tmp_path / "out"
-    write_prompts(task, Settings(data_dir=str(out), source=folder, subset_size=2))
+    write_prompts(task, PublishedSettings(data_dir=str(out), source=folder, subset_size=2))
     assert sorted(path.name for path in out.iterdir()) == ["dev.json", "test.json", "train.json"]
     assert len(read_json(out / "train.json")) == 2
     assert [prompt.references for prompt in task.prompts(out / "dev.json", "dev")][0]
@@ -348,7 +348,7 @@ def test_the_source_is_never_replaced(tmp_path, name):
     for split, rows in ROWS.items():
         write_json(tmp_path / f"{split}.json", rows)
     before = (tmp_path / "train.json").read_bytes()
-    settings = Settings(data_dir=str(tmp_path), source=str(tmp_path / name))
+    settings = PublishedSettings(data_dir=str(tmp_path), source=str(tmp_path / name))
     with pytest.raises(UserError, match=r"train\.json is in the source, whose files are not"):
         write_prompts(Task("any", published=SET), settings)
     assert (tmp_path / "train.json").read_bytes() == before
@@ -357,7 +357,7 @@ def test_the_source_is_never_replaced(tmp_path, name):
 
 def test_a_task_without_a_published_set():
     with pytest.raises(UserError, match="`any` names no published data set"):
-        write_prompts(Task("any"), Settings(data_dir="out"))
+        write_prompts(Task("any"), PublishedSettings(data_dir="out"))
 
 
 def test_a_scorer_for_every_label(tmp_path):

@@ -17,20 +17,17 @@ from interface_html import agreement, reliability
 from interface_html.agreement_figures import report
 from interface_html.assignments import Receipt
 from interface_html.database import Database
-from interface_html.export import Settings as ExportSettings
-from interface_html.export import export, judged_items
+from interface_html.export import ExportSettings, export, judged_items
 from interface_html.format import RATINGS, Item
 from interface_html.items import item_json, read_items
 from interface_html.judged_items import JudgedItem, judged_in_database, judged_in_files
 from interface_html.lead import Tokens, add_lead_page
-from interface_html.merge import Settings as MergeSettings
-from interface_html.merge import merge
+from interface_html.merge import MergeSettings, merge
 from interface_html.ratings import median_ratings, rating_problems
 from interface_html.schema import load_schema
 from interface_html.server import create_app
 from interface_html.stored import read_fitting_study
-from interface_html.submissions import Settings as SubmissionsSettings
-from interface_html.submissions import write_submissions
+from interface_html.submissions import SubmissionsSettings, write_submissions
 from interface_html.tasks import feedback_of
 
 GOOD = {"first": {"quality": 4, "clarity": 80}, "second": {"quality": 2, "clarity": 0}}
@@ -240,7 +237,7 @@ def test_a_scale_or_an_output_that_was_added_later_is_told(tmp_path):
 def test_the_reliability_is_not_of_ratings(task, monkeypatch):
     monkeypatch.setattr("interface_html.reliability.feedback_of", lambda name: task)
     with pytest.raises(UserError, match="the task rated has ratings only: their agreement is a"):
-        reliability.write_report(reliability.Settings(task="rated", db="none.sqlite"))
+        reliability.write_report(reliability.ReliabilitySettings(task="rated", db="none.sqlite"))
 
 
 @pytest.fixture
@@ -292,7 +289,7 @@ def test_submissions_and_agreement(database, task, tmp_path, capsys):
         ("rating", 2),
     ]
     assert all(line["doc"]["order"] == line["order"] for line in lines)
-    figures = agreement.write_report(agreement.Settings(task="rated", db=str(database)))
+    figures = agreement.write_report(agreement.AgreementSettings(task="rated", db=str(database)))
     # quality: units (4, 5), (2, 2), (4, 4), (3, 3)
     assert isinstance(figures["alpha, scores of quality (ordinal)"], Interval)
     text = capsys.readouterr().out

@@ -45,7 +45,7 @@ def rows(tmp_path) -> Path:
 
 
 def test_no_training_row_is_in_both_halves(rows, tmp_path):
-    halves.halve(halves.Settings(data_dir=str(rows), output_dir=str(tmp_path / "out")))
+    halves.halve(halves.HalvesSettings(data_dir=str(rows), output_dir=str(tmp_path / "out")))
     first, second = (tmp_path / "out" / name for name in halves.HALVES)
     assert questions(first / "train_feedback.json") == ["t0", "t2", "t4"]
     assert questions(second / "train_feedback.json") == ["t1", "t3"]
@@ -56,7 +56,7 @@ def test_no_training_row_is_in_both_halves(rows, tmp_path):
 def test_a_single_row_cannot_be_halved(rows, tmp_path):
     write_feedback(rows / "train_feedback.json", [row("alone")])
     with pytest.raises(UserError, match="two halves need at least two"):
-        halves.halve(halves.Settings(data_dir=str(rows), output_dir=str(tmp_path / "out")))
+        halves.halve(halves.HalvesSettings(data_dir=str(rows), output_dir=str(tmp_path / "out")))
     assert not (tmp_path / "out").exists()
 
 

@@ -16,7 +16,7 @@ from interface_html.database import Database
 from interface_html.format import Item
 from interface_html.reliability import (
     GivenLabel,
-    Settings,
+    ReliabilitySettings,
     answers_to_others,
     balanced_accuracy,
     leading_label,
@@ -130,12 +130,12 @@ def study(tmp_path):
 
 def measure(study, **changes):
     values = {"task": "qa_feedback", "db": str(study / "f.sqlite"), "out": str(study / "r.json")}
-    return write_report(Settings(**values | changes))
+    return write_report(ReliabilitySettings(**values | changes))
 
 
 def exported(study, **changes):
     values = {"task": "qa_feedback", "db": str(study / "f.sqlite"), "out": str(study / "o.json")}
-    export.export(export.Settings(**values | {"policy": "majority"} | changes))
+    export.export(export.ExportSettings(**values | {"policy": "majority"} | changes))
     return json.loads((study / "o.json").read_text())
 
 

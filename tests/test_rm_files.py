@@ -33,7 +33,7 @@ from tasks.qa_feedback.reward_modeling.coverage import (
 )
 from tasks.qa_feedback.reward_modeling.create_rm_files import (
     FOLDERS,
-    Settings,
+    RMFileSettings,
     create_rm_files,
     factuality_example,
     factuality_tags,
@@ -88,7 +88,7 @@ def made(qa_feedback, tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
     for split in ("train", "dev"):
         os.symlink(qa_feedback / f"{split}_feedback.json", folder / f"{split}_feedback.json")
-    create_rm_files(Settings(data_dir=str(folder), segmenter=BLANK))
+    create_rm_files(RMFileSettings(data_dir=str(folder), segmenter=BLANK))
     return folder
 
 
@@ -375,7 +375,7 @@ def test_bad_rows_stop_everything(tmp_path):
     write_rows(tmp_path, {**row().raw, "preference": [1], "gold": None})
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(DataError) as caught:
-        create_rm_files(Settings(data_dir=str(tmp_path)))
+        create_rm_files(RMFileSettings(data_dir=str(tmp_path)))
     assert [(problem.row, problem.key) for problem in caught.value.problems] == [
         (1, "preference"),
         (1, "gold"),
@@ -385,7 +385,7 @@ def test_bad_rows_stop_everything(tmp_path):
 
 def test_missing_data_names_the_way_out(tmp_path):
     with pytest.raises(UserError, match="train_feedback.json does not exist.*DATA_DIR"):
-        create_rm_files(Settings(data_dir=str(tmp_path)))
+        create_rm_files(RMFileSettings(data_dir=str(tmp_path)))
 
 
 def test_training_files_need_annotations_not_preferences(tmp_path):
@@ -400,13 +400,13 @@ def test_training_files_need_annotations_not_preferences(tmp_path):
         folder.mkdir()
         for split in ("train", "dev"):
             (folder / f"{split}_feedback.json").write_text(json.dumps(rows))
-        create_rm_files(Settings(data_dir=str(folder), segmenter=BLANK))
+        create_rm_files(RMFileSettings(data_dir=str(folder), segmenter=BLANK))
         contents.append([(folder / kind / "train.json").read_text() for kind in FOLDERS])
     assert contents[0] == contents[1]
     assert all(text.strip("[]\n ") for text in contents[0][:2])
     (tmp_path / "a" / "dev_feedback.json").write_text(json.dumps([compared]))
     with pytest.raises(UserError, match="none of its 1 row has an annotation"):
-        create_rm_files(Settings(data_dir=str(tmp_path / "a"), segmenter=BLANK))
+        create_rm_files(RMFileSettings(data_dir=str(tmp_path / "a"), segmenter=BLANK))
 
 
 def run_script(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
@@ -475,7 +475,7 @@ def test_answers_without_spaces_have_segments_of_their_own(tmp_path, capsys):
     )
     for split in ("train", "dev"):
         write_feedback(tmp_path / f"{split}_feedback.json", [feedback])
-    create_rm_files(Settings(data_dir=str(tmp_path)))
+    create_rm_files(RMFileSettings(data_dir=str(tmp_path)))
     assert "segments by multilingual" in capsys.readouterr().out
     (line,) = (tmp_path / "NF-ERR_subsentence" / "train.json").read_text().splitlines()
     tags = json.loads(line)["feedback_tags"]

@@ -14,7 +14,7 @@ from fgrlhf.reward_utils import BLANK
 from interface_html import judged_items
 from interface_html.assignments import Receipt
 from interface_html.database import Database
-from interface_html.export import Settings, export
+from interface_html.export import ExportSettings, export
 from interface_html.items import read_items, rows_text
 from tasks.qa_feedback.reward_modeling import create_rm_files
 from tasks.qa_feedback.reward_modeling.create_rm_files import FOLDERS
@@ -49,7 +49,7 @@ def test_an_export_makes_the_published_training_files(qa_feedback, golden, tmp_p
     for split in ("train", "dev"):
         assert (
             export(
-                Settings(
+                ExportSettings(
                     task="qa_feedback",
                     db=str(tmp_path / "f.sqlite"),
                     out=str(data / f"{split}_feedback.json"),
@@ -60,7 +60,9 @@ def test_an_export_makes_the_published_training_files(qa_feedback, golden, tmp_p
     rows = json.loads((data / "dev_feedback.json").read_text())
     assert all(set(row.pop("decided").values()) == {"single"} for row in rows)
     assert rows_text(rows).encode() == published.read_bytes()
-    create_rm_files.create_rm_files(create_rm_files.Settings(data_dir=str(data), segmenter=BLANK))
+    create_rm_files.create_rm_files(
+        create_rm_files.RMFileSettings(data_dir=str(data), segmenter=BLANK)
+    )
     for name in FOLDERS[:2]:
         assert (data / name / "dev.json").read_text().splitlines() == (
             golden / name / "dev.json"

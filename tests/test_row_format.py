@@ -15,7 +15,7 @@ from fgrlhf.base.records import DataError
 from fgrlhf.data.formats import FORMATS
 from interface_html import agreement, export
 from interface_html.format import FURTHER_REFERENCES, Item
-from interface_html.items import Settings, item_json, read_items, rows_text, write_items
+from interface_html.items import ItemsSettings, item_json, read_items, rows_text, write_items
 from interface_html.pages import self_contained
 from interface_html.row_format import RowFormat
 from interface_html.schema import load_schema
@@ -65,7 +65,9 @@ def write(path, rows):
 def test_samples_become_items_become_rows(tmp_path):
     write_jsonl(tmp_path / "samples.jsonl", [SAMPLE])
     out = str(tmp_path / "items.json")
-    write_items(Settings(task="detoxification", source=str(tmp_path / "samples.jsonl"), out=out))
+    write_items(
+        ItemsSettings(task="detoxification", source=str(tmp_path / "samples.jsonl"), out=out)
+    )
     (item,) = read_items(TOXICITY, out)
     assert item == Item("t", {"prompt": "Say", "generation": SAMPLE["responses"][0]})
     unmarked = {key: value for key, value in MARKED.items() if key != "spans"}
@@ -231,7 +233,7 @@ def test_a_task_with_a_schema_alone_is_judged_from_samples_to_rows(tmp_path):
         for address in ("/templates/comparison.html", "/format.js"):
             assert client.call("GET", address)[0] == 404
     out = tmp_path / "rows.json"
-    settings = export.Settings(
+    settings = export.ExportSettings(
         task="detoxification", db=str(server.db), out=str(out), policy="first"
     )
     assert export.export(settings) == 2
@@ -241,7 +243,7 @@ def test_a_task_with_a_schema_alone_is_judged_from_samples_to_rows(tmp_path):
     assert rows[1] == {**MARKED, "id": "b", "spans": [], "decided": {"annotation": "first"}}
     items = read_items(TOXICITY, out)
     assert rows_text(item_json(TOXICITY, item) for item in items) == out.read_text()
-    report = agreement.Settings(task="detoxification", db=str(server.db))
+    report = agreement.AgreementSettings(task="detoxification", db=str(server.db))
     figures = agreement.write_report(report)
     assert figures["span F1, exact, positions and types"].mean == pytest.approx(2 / 3)
     words = figures["alpha, types of words"].mean

@@ -14,7 +14,7 @@ from fgrlhf.seed_stats import seed_interval
 from fgrlhf.stats import mean_interval
 from tasks.experiments import qa
 from tasks.experiments.policies import METRICS, policies_table, results
-from tasks.experiments.science import ARMS, COMPARED, Settings, seed_stages
+from tasks.experiments.science import ARMS, COMPARED, ScienceSettings, seed_stages
 from tasks.experiments.stages import experiment_of
 
 
@@ -86,5 +86,5 @@ def test_results_pair_questions_by_their_id(tmp_path):
 
 def test_seeds_must_be_numbers():
     with pytest.raises(UserError, match="seeds: 0,x is not a list of whole numbers"):
-        settings_from(Settings, ["seeds=0,x"])
-    assert settings_from(Settings, ["seeds=0, 7"]).seed_list == [0, 7]
+        settings_from(ScienceSettings, ["seeds=0,x"])
+    assert settings_from(ScienceSettings, ["seeds=0, 7"]).seed_list == [0, 7]

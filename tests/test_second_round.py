@@ -12,7 +12,7 @@ from fgrlhf.base.files import read_json, read_jsonl, write_json, write_jsonl
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.stats import Interval
 from tasks.experiments import draw_questions, qa, second_round_rows
-from tasks.experiments.second_round import ARMS, PARTS, Seed, Settings, budget, table
+from tasks.experiments.second_round import ARMS, PARTS, SecondRoundSettings, Seed, budget, table
 from tasks.experiments.stages import experiment_of
 from tasks.qa_feedback.data.annotator import perturb
 from tasks.qa_feedback.feedback import read_feedback
@@ -22,7 +22,7 @@ OUT, BASE = Path("/out"), Path("/base")
 
 def stages_of(number: int = 3, **settings) -> dict:
     experiment = experiment_of(qa.MODULE, OUT, outputs=BASE)
-    seed = Seed(Settings(base_dir=str(BASE), **settings), experiment, number)
+    seed = Seed(SecondRoundSettings(base_dir=str(BASE), **settings), experiment, number)
     stages = {stage.name: stage for stage in seed.stages()}
     assert len(stages) == len(seed.stages())
     return stages
@@ -114,7 +114,7 @@ def test_the_halves_are_random_and_have_no_question_in_common(tmp_path):
 
     def halves(seed: int) -> list:
         out = tmp_path / str(seed)
-        choice = draw_questions.Settings(
+        choice = draw_questions.DrawQuestionsSettings(
             data_dir=str(tmp_path), output_dir=str(out), n=10, seed=seed
         )
         draw_questions.draw(choice)
@@ -127,7 +127,9 @@ def test_the_halves_are_random_and_have_no_question_in_common(tmp_path):
 
 def test_too_few_questions(tmp_path):
     write_json(tmp_path / "train.json", list(range(5)))
-    choice = draw_questions.Settings(data_dir=str(tmp_path), output_dir=str(tmp_path), n=3)
+    choice = draw_questions.DrawQuestionsSettings(
+        data_dir=str(tmp_path), output_dir=str(tmp_path), n=3
+    )
     with pytest.raises(UserError, match="has 5 questions, fewer than the 6 of both rounds"):
         draw_questions.draw(choice)
 
@@ -162,7 +164,7 @@ def written(world, out: Path, *rounds: tuple[str, str], **changes) -> Path:
         "perturbed": 0.0,
         "seed": 0,
     }
-    second_round_rows.write_rows(second_round_rows.Settings(**{**choice, **changes}))
+    second_round_rows.write_rows(second_round_rows.SecondRoundRowsSettings(**{**choice, **changes}))
     return out
 
 
@@ -204,7 +206,7 @@ def test_every_round_has_questions_and_samples(world, tmp_path):
     arguments = ["questions=a,b", "samples=a", "dev_questions=d", "dev_samples=d"]
     arguments += ["output_dir=o", "perturbed=0", "seed=0"]
     with pytest.raises(UserError, match="name as many files as `questions` does"):
-        settings_from(second_round_rows.Settings, arguments)
+        settings_from(second_round_rows.SecondRoundRowsSettings, arguments)
 
 
 # ---- results -------------------------------------------------------------------------------------

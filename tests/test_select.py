@@ -12,7 +12,7 @@ from fgrlhf.text_types import Prompt
 from interface_html import select as module
 from interface_html.command import main as feedback
 from interface_html.format import Item
-from interface_html.select import Settings, select
+from interface_html.select import SelectSettings, select
 from reward_modeling.run_fg_rm import train
 from tasks.qa_feedback.feedback import rm_prefix, rm_prefix_of_words, rm_words_prefix
 
@@ -80,7 +80,7 @@ def choose(tmp_path, monkeypatch):
             "out": str(tmp_path / "items.json"),
             "n": n,
         }
-        items = select(Settings(**{**chosen, **settings}))
+        items = select(SelectSettings(**{**chosen, **settings}))
         assert [row["id"] for row in read_json(tmp_path / "items.json")] == [i.id for i in items]
         return [item.id for item in items]
 

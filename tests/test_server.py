@@ -19,7 +19,7 @@ from fgrlhf.base.errors import UserError
 from interface_html import export
 from interface_html.database import Database
 from interface_html.guard import MAX_BODY, json_problem
-from interface_html.serve import Settings, address_of, allowed_hosts, serve
+from interface_html.serve import ServeSettings, address_of, allowed_hosts, serve
 from interface_html.server import create_app
 from tasks.qa_feedback.feedback import read_feedback
 
@@ -58,7 +58,7 @@ def test_an_item_from_beginning_to_file(tmp_path):
             out = tmp_path / f"{policy}.json"
             assert (
                 export.export(
-                    export.Settings(
+                    export.ExportSettings(
                         task="qa_feedback", db=str(server.db), out=str(out), policy=policy
                     )
                 )
@@ -309,9 +309,9 @@ def test_tokens_are_needed_where_they_are_given(tmp_path):
 
 def test_other_machines_need_tokens(tmp_path):
     with pytest.raises(UserError, match="set annotators=anna,ben"):
-        serve(Settings(task="qa_feedback", db=str(tmp_path / "f.sqlite"), host="0.0.0.0"))
+        serve(ServeSettings(task="qa_feedback", db=str(tmp_path / "f.sqlite"), host="0.0.0.0"))
     with pytest.raises(UserError, match="has no items yet"):
-        serve(Settings(task="qa_feedback", db=str(tmp_path / "f.sqlite"), port=free_port()))
+        serve(ServeSettings(task="qa_feedback", db=str(tmp_path / "f.sqlite"), port=free_port()))
 
 
 def test_a_port_in_use_is_told_before_links_are_given(tmp_path):
@@ -320,14 +320,14 @@ def test_a_port_in_use_is_told_before_links_are_given(tmp_path):
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         port = listener.getsockname()[1]
-        settings = Settings(task="qa_feedback", db=str(db), port=port, annotators="anna")
+        settings = ServeSettings(task="qa_feedback", db=str(db), port=port, annotators="anna")
         with pytest.raises(UserError, match=f"port={port} of host=127.0.0.1 cannot be used"):
             serve(settings)
     assert not db.exists()
 
 
 def test_addresses_of_ipv6_hosts_have_brackets():
-    settings = Settings(task="qa_feedback", host="::1", port=8000)
+    settings = ServeSettings(task="qa_feedback", host="::1", port=8000)
     assert "[::1]:8000" in allowed_hosts(settings)
     assert address_of(settings) == "http://[::1]:8000"
 

@@ -17,8 +17,7 @@ from fgrlhf.data.agreement.errors import SPAN_F1
 from fgrlhf.data.agreement.responses import by_response
 from fgrlhf.data.judgements import JUDGEMENTS, Judgement
 from interface_html import agreement, export
-from interface_html.agreement import Settings as AgreementSettings
-from interface_html.agreement import write_report
+from interface_html.agreement import AgreementSettings, write_report
 from interface_html.agreement_figures import report
 from interface_html.annotator_pairs import pair_agreements
 from interface_html.assignments import Receipt
@@ -28,7 +27,7 @@ from interface_html.items import read_items
 from interface_html.judged import judged_item, write_judgements
 from interface_html.judged_items import JudgedItem, judged_in_database
 from interface_html.stored import read_database
-from interface_html.submissions import Settings, write_submissions
+from interface_html.submissions import SubmissionsSettings, write_submissions
 from tasks.qa_feedback import judgements as qa_judgements
 
 
@@ -52,7 +51,7 @@ def annotated(tmp_path):
 def export_of(annotated, **changes) -> int:
     out = annotated.with_name("out.json")
     values = {"task": "qa_feedback", "db": str(annotated), "out": str(out)} | changes
-    return export.export(export.Settings(**values))
+    return export.export(export.ExportSettings(**values))
 
 
 def test_annotations_alone_are_exported_on_request_and_no_row_is_an_error(annotated):
@@ -68,7 +67,9 @@ def test_annotations_alone_are_exported_on_request_and_no_row_is_an_error(annota
     assert all("preference" not in row and "feedback" in row for row in exported)
     with pytest.raises(UserError, match="has no page `comparison`: set pages=annotation"):
         export.export(
-            export.Settings(task="detoxification", db=str(annotated), out="x", pages="comparison")
+            export.ExportSettings(
+                task="detoxification", db=str(annotated), out="x", pages="comparison"
+            )
         )
 
 
@@ -97,7 +98,7 @@ def test_rows_of_annotators_who_judged_one_page_only_are_counted(annotated, caps
 
 def test_all_submissions_as_json_lines(annotated, tmp_path):
     out = tmp_path / "all.jsonl"
-    settings = Settings(task="qa_feedback", db=str(annotated), out=str(out))
+    settings = SubmissionsSettings(task="qa_feedback", db=str(annotated), out=str(out))
     assert write_submissions(settings) == 3
     lines = [json.loads(line) for line in out.read_text().splitlines()]
     assert [(line["annotator"], line["revision"]) for line in lines] == [
@@ -188,7 +189,7 @@ def test_feedback_that_the_schema_no_longer_allows_is_told(severe, tmp_path, mon
     kinds = [kind for kind in kinds if kind["name"] != "Irrelevant"]
     newer = task_with(tmp_path, severities=SEVERITIES, comment="optional", errors=kinds)
     monkeypatch.setattr("interface_html.export.feedback_of", lambda name: newer)
-    settings = export.Settings(
+    settings = export.ExportSettings(
         task="made", db=str(db), out=str(tmp_path / "o.json"), pages="annotation"
     )
     with pytest.raises(UserError, match="does not fit schema.js, .*\n  item r, ") as refused:
@@ -387,7 +388,9 @@ def test_marks_of_the_source_and_rows_of_the_server(severe, tmp_path):
 def test_qa_submissions_are_judgements_of_the_published_rows(annotated, tmp_path):
     """They have the aspects of `fgrlhf data import from=qa_feedback`, and become its rows again."""
     out = tmp_path / "judgements.jsonl"
-    settings = Settings(task="qa_feedback", db=str(annotated), out=str(out), format="judgements")
+    settings = SubmissionsSettings(
+        task="qa_feedback", db=str(annotated), out=str(out), format="judgements"
+    )
     assert write_submissions(settings) == 1
     rows = JUDGEMENTS.read(out)
     assert rows[0].judgements == (
@@ -402,7 +405,7 @@ def test_qa_submissions_are_judgements_of_the_published_rows(annotated, tmp_path
 def test_a_study_without_annotations_has_no_judgements(tmp_path):
     database = Database(tmp_path / "f.sqlite", "qa_feedback", per_item=1)
     database.close()
-    settings = Settings(
+    settings = SubmissionsSettings(
         task="qa_feedback", db=str(tmp_path / "f.sqlite"), out="x", format="judgements"
     )
     with pytest.raises(UserError, match="no item of the study was annotated"):

@@ -23,13 +23,11 @@ from served_pages import visiting
 from server_helpers import serving
 
 from fgrlhf.base.files import write_json
-from interface_html.export import Settings as ExportSettings
-from interface_html.export import export
+from interface_html.export import ExportSettings, export
 from interface_html.items import read_items
 from interface_html.pages import self_contained
 from interface_html.stored import read_database
-from interface_html.submissions import Settings as SubmissionSettings
-from interface_html.submissions import write_submissions
+from interface_html.submissions import SubmissionsSettings, write_submissions
 
 KINDS = [kind.name for kind in QA.schema.errors if kind.needs == "nothing"]
 ROW = {key: value for key, value in ITEM.items() if key != "id"}
@@ -290,7 +288,7 @@ def test_served_suggestions_are_submitted_with_their_verdicts(chromium, tmp_path
         first, second = read_database(server.db, "qa_feedback").submissions
         assert first.doc["errors"][0]["origin"] == origin(0)
         assert "suggestions" not in second.doc
-        settings = SubmissionSettings(
+        settings = SubmissionsSettings(
             task="qa_feedback", db=str(server.db), out=str(tmp_path / "all.jsonl")
         )
         write_submissions(settings)

@@ -15,8 +15,8 @@ from interface_html.command import main as feedback
 from interface_html.format import Item
 from interface_html.items import item_json, read_items
 from interface_html.suggest import (
-    Settings,
     Suggestion,
+    SuggestSettings,
     distinct,
     is_shown,
     merged,
@@ -332,7 +332,7 @@ def run(tmp_path, monkeypatch):
             "source": str(tmp_path / "items.json"),
             "out": str(tmp_path / "out.json"),
         }
-        suggest(Settings(**{**given, **settings}))
+        suggest(SuggestSettings(**{**given, **settings}))
         rows = read_json(tmp_path / "out.json")
         assert [one["id"] for one in rows] == [item.id for item in read_items(QA, given["out"])]
         return rows
@@ -356,7 +356,7 @@ def test_only_items_with_suggestions_are_counted(run, tmp_path, capsys):
     marked = {"prompt": "Who sat?", "response": TEXT, "judgements": [span]}
     write_jsonl(tmp_path / "crowd.jsonl", [marked])
     rows = module.suggest(
-        Settings(
+        SuggestSettings(
             task="qa_feedback",
             source=str(tmp_path / "more.json"),
             out=str(tmp_path / "o.json"),
@@ -404,7 +404,7 @@ def test_judgements_of_the_same_response_to_another_prompt_are_not_suggested(tmp
         {"prompt": "B?", "response": "You fool!", "judgements": []},
     ]
     path = tmp_path / "crowd.jsonl"
-    settings = Settings(
+    settings = SuggestSettings(
         task="detoxification",
         source=str(tmp_path / "items.json"),
         out=str(tmp_path / "out.json"),

@@ -11,7 +11,7 @@ from fgrlhf.reward_models.scoring import SegmentLabels, SegmentScorer
 from interface_html import suggest as module
 from interface_html.anchoring import Annotation, errors_in, f1_parts, suggested_sides
 from interface_html.checks import uniform_item
-from interface_html.suggest import Settings, suggest
+from interface_html.suggest import SuggestSettings, suggest
 from interface_html.suggestions import decision_problems, item_suggestion_problems
 
 ANSWERS = OUTPUTS_ROW["responses"]
@@ -115,7 +115,7 @@ def run(task, tmp_path, monkeypatch):
     def call(**settings):
         source, out = tmp_path / "items.json", tmp_path / "out.json"
         write_json(source, [OUTPUTS_ROW])
-        suggest(Settings(task="made", source=str(source), out=str(out), **settings))
+        suggest(SuggestSettings(task="made", source=str(source), out=str(out), **settings))
         (row,) = read_json(out)
         return row["suggestions"]
 

@@ -16,7 +16,7 @@ from fgrlhf.stats import paired_interval
 from fgrlhf.text_types import Prompt
 from tasks.experiments import demo, judged_models, judged_scores
 from tasks.experiments.judged_scores import pair_metrics, segment_metrics
-from tasks.experiments.summary import COMPARED, Settings, summarise
+from tasks.experiments.summary import COMPARED, StudySummarySettings, summarise
 from tasks.experiments.summary_table import (
     ABOVE_ZERO,
     MINI_TARGETS,
@@ -238,7 +238,7 @@ def outputs(tmp_path, monkeypatch):
 
 
 def settings(outputs, **changes):
-    return Settings(**{"output_dir": str(outputs), "data_dir": str(outputs), **changes})
+    return StudySummarySettings(**{"output_dir": str(outputs), "data_dir": str(outputs), **changes})
 
 
 def test_the_whole_summary(outputs, monkeypatch):

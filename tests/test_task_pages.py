@@ -9,7 +9,7 @@ from page_helpers import QA, opened, press, reload
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_json
 from interface_html import command
-from interface_html.task_pages import Settings, task_pages, write_task_pages
+from interface_html.task_pages import TaskPagesSettings, task_pages, write_task_pages
 from interface_html.tasks import FeedbackTask, feedback_of
 
 TASKS = Path(__file__).parents[1] / "tasks"
@@ -48,7 +48,7 @@ def test_the_command_writes_them(tmp_path, monkeypatch, capsys):
     task = FeedbackTask(QA.schema, QA.format, tmp_path)
     monkeypatch.setattr("interface_html.task_pages.feedback_of", lambda name: task)
     write_json(tmp_path / "schema.js", {})
-    write_task_pages(Settings(task="qa_feedback"))
+    write_task_pages(TaskPagesSettings(task="qa_feedback"))
     assert sorted(path.name for path in tmp_path.glob("*.html")) == [
         "annotation.html",
         "comparison.html",

@@ -10,7 +10,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from fgrlhf.base.files import read_json, read_jsonl
 from fgrlhf.cli import evaluate, linear_scorer, rl, tiny_model
-from fgrlhf.cli.published import Settings, write_prompts
+from fgrlhf.cli.published import PublishedSettings, write_prompts
 from fgrlhf.configs.strict import load_config
 from fgrlhf.configs.yaml_files import config_files
 from fgrlhf.load import load_task
@@ -49,7 +49,9 @@ def data(tmp_path_factory) -> Path:
     """A folder with the prompts of each fixture."""
     folder = tmp_path_factory.mktemp("data")
     for name in NAMES:
-        write_prompts(task_of(name), Settings(data_dir=str(folder / name), source="fixture"))
+        write_prompts(
+            task_of(name), PublishedSettings(data_dir=str(folder / name), source="fixture")
+        )
     return folder
 
 

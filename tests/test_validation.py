@@ -28,8 +28,7 @@ from tasks.qa_feedback.feedback import (
     read_feedback,
     read_samples,
 )
-from tasks.qa_feedback.reward_modeling.create_rm_files import Settings as RMSettings
-from tasks.qa_feedback.reward_modeling.create_rm_files import create_rm_files
+from tasks.qa_feedback.reward_modeling.create_rm_files import RMFileSettings, create_rm_files
 from tasks.qa_feedback.training import corrected_examples as corrected_program
 from tasks.qa_feedback.training.comparisons import make_comparisons, prompts_of
 from tasks.qa_feedback.validation import feedback_problems
@@ -62,7 +61,8 @@ def collect(folder, **changes):
     settings = {"data_dir": folder, "samples": folder / "samples.jsonl", **changes}
     return collect_feedback.collect(
         settings_from(
-            collect_feedback.Settings, [f"{key}={value}" for key, value in settings.items()]
+            collect_feedback.CollectFeedbackSettings,
+            [f"{key}={value}" for key, value in settings.items()],
         )
     )
 
@@ -121,14 +121,14 @@ def test_samples_of_another_split_or_world_are_refused(world):
 
 
 @pytest.mark.parametrize("split", ["../train", "a/b", "", ".", "..", ".train", "a\\b", "tr\nain"])
-@pytest.mark.parametrize("program", [collect_feedback, probe])
+@pytest.mark.parametrize("program", [collect_feedback.CollectFeedbackSettings, probe.ProbeSettings])
 def test_a_split_is_a_plain_name(program, split):
     settings = {"data_dir": "d", "samples": "s", "output_dir": "o", "split": split}
-    known = {key: value for key, value in settings.items() if key in program.Settings.model_fields}
+    known = {key: value for key, value in settings.items() if key in program.model_fields}
     with pytest.raises(
         UserError, match="split: .*is not the plain name of a split such as `train`"
     ):
-        settings_from(program.Settings, [f"{key}={value}" for key, value in known.items()])
+        settings_from(program, [f"{key}={value}" for key, value in known.items()])
 
 
 # ---- rows ----------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ def test_create_rm_files_refuses_malformed_rows_before_writing(tmp_path):
     for split in ("train", "dev"):
         write_json(tmp_path / f"{split}_feedback.json", [FULL, {**FULL, "passages": [3]}])
     with pytest.raises(UserError, match=r"row 1, `passages\[0\]`: must be a list"):
-        create_rm_files(RMSettings(data_dir=str(tmp_path)))
+        create_rm_files(RMFileSettings(data_dir=str(tmp_path)))
     assert len(list(tmp_path.iterdir())) == 2
 
 
@@ -198,7 +198,7 @@ def test_the_model_is_made_of_good_rows_only(tmp_path, rows):
     write_json(tmp_path / "train.json", rows)
     with pytest.raises(UserError, match="train.json"):
         mini_model.write_model(
-            mini_model.Settings(data_dir=str(tmp_path), output_dir=str(tmp_path / "model"))
+            mini_model.MiniModelSettings(data_dir=str(tmp_path), output_dir=str(tmp_path / "model"))
         )
     assert not (tmp_path / "model").exists()
 
@@ -208,14 +208,14 @@ def test_the_model_is_not_written_over_a_file(tmp_path):
     (tmp_path / "model").write_text("mine")
     with pytest.raises(UserError, match="model is a file, so no folder can be made there"):
         mini_model.write_model(
-            mini_model.Settings(data_dir=str(tmp_path), output_dir=str(tmp_path / "model"))
+            mini_model.MiniModelSettings(data_dir=str(tmp_path), output_dir=str(tmp_path / "model"))
         )
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "1e30", "true", "9" * 30])
 def test_sizes_of_the_world_are_positive_and_bounded(value):
     with pytest.raises(UserError, match="dev: "):
-        settings_from(mini_world.Settings, ["data_dir=d", f"dev={value}"])
+        settings_from(mini_world.MiniWorldSettings, ["data_dir=d", f"dev={value}"])
 
 
 def test_the_probe_needs_a_world_and_a_reward_model(world, tmp_path):
@@ -223,10 +223,10 @@ def test_the_probe_needs_a_world_and_a_reward_model(world, tmp_path):
     with pytest.raises(
         UserError, match="none has none of the reward models rel_rm, .*Train them first"
     ):
-        probe.main(probe.Settings(**settings))
+        probe.main(probe.ProbeSettings(**settings))
     write_json(world / "train.json", [GOOD])
     with pytest.raises(UserError, match="train.json has questions that are not of the mini world"):
-        probe.main(probe.Settings(**settings))
+        probe.main(probe.ProbeSettings(**settings))
 
 
 def test_corrected_examples_name_their_own_setting(tmp_path, monkeypatch):

@@ -23,7 +23,7 @@ from fgrlhf.kernels import choice
 from fgrlhf.runs.runlog import commit_of_code, versions
 
 
-class Settings(StrictModel):
+class EnvSettings(StrictModel):
     json_output: bool = Field(
         default=False, alias="json", description="one JSON object instead of lines"
     )
@@ -47,7 +47,7 @@ def facts() -> dict[str, Any]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    settings = settings_from(Settings, argv, "usage: fgrlhf env [json=true]")
+    settings = settings_from(EnvSettings, argv, "usage: fgrlhf env [json=true]")
     machine_facts = facts()
     if settings.json_output:
         print(json.dumps(machine_facts, indent=2))

@@ -69,7 +69,7 @@ class SearchSection(StrictModel):
     separator: str = Field(default="\n", min_length=1, description="text between two steps")
 
 
-class Settings(StrictModel):
+class EvaluateSettings(StrictModel):
     """The settings of an evaluation."""
 
     policy: str = Field(description="folder or hub name of the policy")
@@ -118,7 +118,7 @@ class Settings(StrictModel):
         return self
 
 
-class RecordedSettings(Settings):
+class RecordedSettings(EvaluateSettings):
     """The settings as `config.yaml` records them: with the RL config that `config` names.
 
     Its environment variables are expanded, so an evaluation is done again if one has changed.
@@ -133,7 +133,7 @@ def policy_name(path: str) -> str:
     return parts[-1] if parts else path
 
 
-def responses_of(settings: Settings, config: RLConfig) -> Sampling:
+def responses_of(settings: EvaluateSettings, config: RLConfig) -> Sampling:
     """How answers are sampled. With `do_sample=false` the config's other settings are ignored.
 
     Raises:
@@ -164,13 +164,13 @@ def responses_of(settings: Settings, config: RLConfig) -> Sampling:
     return sampling
 
 
-def metrics_of(settings: Settings, config: RLConfig) -> EvaluationMetrics:
+def metrics_of(settings: EvaluateSettings, config: RLConfig) -> EvaluationMetrics:
     """The metrics of the settings if given, else those of the config."""
     given = settings.evaluation_metrics
     return config.evaluation_metrics if given is None else given
 
 
-def inputs_of(task: Task, settings: Settings, config: RLConfig) -> list[str | Path]:
+def inputs_of(task: Task, settings: EvaluateSettings, config: RLConfig) -> list[str | Path]:
     """Every file and checkpoint that affects the result, the user's code included."""
     inputs: list[str | Path] = [
         *code_of(task).values(),
@@ -196,7 +196,7 @@ def inputs_of(task: Task, settings: Settings, config: RLConfig) -> list[str | Pa
 
 
 def load(
-    task: Task, settings: Settings, config: RLConfig, device: torch.device
+    task: Task, settings: EvaluateSettings, config: RLConfig, device: torch.device
 ) -> tuple[Policy, Policy, BasicReward | None]:
     """Load policy, reference and reward."""
     model = config.model
@@ -210,7 +210,9 @@ def load(
     return policy, reference, reward
 
 
-def responder_of(task: Task, settings: Settings, config: RLConfig, policy: Policy) -> Responder:
+def responder_of(
+    task: Task, settings: EvaluateSettings, config: RLConfig, policy: Policy
+) -> Responder:
     """What responds to the prompts: the policy, or a step search, whose scorer is loaded here."""
     sampling = responses_of(settings, config)
     temperature = config.logprob_temperature
@@ -223,7 +225,7 @@ def responder_of(task: Task, settings: Settings, config: RLConfig, policy: Polic
     return SearchResponder(policy, search, sampling, settings.seed, temperature)
 
 
-def evaluate(task: Task, settings: Settings) -> Path:
+def evaluate(task: Task, settings: EvaluateSettings) -> Path:
     """Run the stage and return its folder.
 
     Raises:
@@ -235,7 +237,7 @@ def evaluate(task: Task, settings: Settings) -> Path:
         return _evaluate(task, settings, name, folder)
 
 
-def _evaluate(task: Task, settings: Settings, name: str, folder: Path) -> Path:
+def _evaluate(task: Task, settings: EvaluateSettings, name: str, folder: Path) -> Path:
     config = load_config(rl_config(task), settings.config)
     recorded = RecordedSettings(**dict(settings), resolved=config)
     sampling = responses_of(settings, config)
@@ -333,7 +335,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     task, rest = task_and_rest(argv, USAGE)
-    evaluate(task, settings_from(Settings, rest, USAGE))
+    evaluate(task, settings_from(EvaluateSettings, rest, USAGE))
 
 
 if __name__ == "__main__":

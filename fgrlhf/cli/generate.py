@@ -44,7 +44,7 @@ BATCHES_PER_CHUNK = 8
 SampleRow = Callable[[Prompt, Sequence[str]], dict]
 
 
-class Settings(StrictModel):
+class GenerateSettings(StrictModel):
     """The settings of the stage."""
 
     policy: str = Field(description="folder or hub name of the policy")
@@ -119,7 +119,7 @@ def sample_to(
     policy: Policy,
     prompts: Sequence[Prompt],
     to_row: SampleRow,
-    settings: Settings,
+    settings: GenerateSettings,
     progress: bool,
 ) -> None:
     """Append one row per prompt to `path`, chunk by chunk, after the rows it already has."""
@@ -150,7 +150,7 @@ def sample_to(
             file.flush()
 
 
-def generate(task: Task, settings: Settings) -> Path:
+def generate(task: Task, settings: GenerateSettings) -> Path:
     """Run the stage and return the file of samples.
 
     Raises:
@@ -162,7 +162,7 @@ def generate(task: Task, settings: Settings) -> Path:
         return _generate(task, settings, name, folder)
 
 
-def _generate(task: Task, settings: Settings, name: str, folder: Path) -> Path:
+def _generate(task: Task, settings: GenerateSettings, name: str, folder: Path) -> Path:
     data = prompts_file(settings.data_dir, settings.split)
     prompts = task.prompts(data, settings.split, key="data_dir")[: settings.max_examples]
     inputs = [settings.policy] if data is None else [settings.policy, data]
@@ -219,7 +219,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     task, rest = task_and_rest(argv, USAGE)
-    generate(task, settings_from(Settings, rest, USAGE))
+    generate(task, settings_from(GenerateSettings, rest, USAGE))
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ class LabelledText(Record):
     label: Annotated[Text, AfterValidator(_folder_name)]
 
 
-class Settings(StrictModel):
+class LinearScorerSettings(StrictModel):
     """The labelled texts, and where to save the scorers."""
 
     texts: FilePath = Field(description="rows {text, label}")
@@ -52,7 +52,7 @@ def read_labelled(path: str) -> tuple[list[str], list[str]]:
     return [row.text for row in rows], [row.label for row in rows]
 
 
-def train_scorers(settings: Settings) -> dict[str, LinearScorer]:
+def train_scorers(settings: LinearScorerSettings) -> dict[str, LinearScorer]:
     """Train and save a scorer for every label.
 
     Raises:
@@ -69,7 +69,7 @@ def train_scorers(settings: Settings) -> dict[str, LinearScorer]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    train_scorers(settings_from(Settings, argv, USAGE))
+    train_scorers(settings_from(LinearScorerSettings, argv, USAGE))
 
 
 if __name__ == "__main__":

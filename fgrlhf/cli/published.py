@@ -23,7 +23,7 @@ from fgrlhf.task import Task
 USAGE = "usage: fgrlhf prompts TASK data_dir=... [key=value ...]"
 
 
-class Settings(StrictModel):
+class PublishedSettings(StrictModel):
     """Which rows to use, and where to write the prompts."""
 
     data_dir: FilePath = Field(description="folder of the prompts")
@@ -40,7 +40,7 @@ class Settings(StrictModel):
     )
 
 
-def write_prompts(task: Task, settings: Settings) -> list[Path]:
+def write_prompts(task: Task, settings: PublishedSettings) -> list[Path]:
     """Write all files of the task's set, and return their paths.
 
     Raises:
@@ -63,7 +63,7 @@ def write_prompts(task: Task, settings: Settings) -> list[Path]:
     return paths
 
 
-def _check_source_is_kept(settings: Settings, names: Iterable[str]) -> None:
+def _check_source_is_kept(settings: PublishedSettings, names: Iterable[str]) -> None:
     """Raise `UserError` if a file of the source, or in its folder, would be replaced."""
     if settings.source is None:
         return
@@ -79,7 +79,7 @@ def _check_source_is_kept(settings: Settings, names: Iterable[str]) -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     task, rest = task_and_rest(argv, USAGE)
-    write_prompts(task, settings_from(Settings, rest, USAGE))
+    write_prompts(task, settings_from(PublishedSettings, rest, USAGE))
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ from fgrlhf.task import Task
 USAGE = "usage: fgrlhf tiny-model TASK output_dir=... [key=value ...]"
 
 
-class Settings(StrictModel):
+class TinyModelSettings(StrictModel):
     """Output folder and size of the model."""
 
     output_dir: FilePath = Field(description="folder of the results")
@@ -65,7 +65,7 @@ class Settings(StrictModel):
         return self
 
 
-def texts_of(task: Task, settings: Settings) -> Iterator[str]:
+def texts_of(task: Task, settings: TinyModelSettings) -> Iterator[str]:
     """All texts that the model reads or may write."""
     for prompt in task.prompts(settings.train_file, "train", key="train_file"):
         yield prompt.text
@@ -77,7 +77,7 @@ def texts_of(task: Task, settings: Settings) -> Iterator[str]:
     yield settings.words
 
 
-def make_model(tokenizer: PreTrainedTokenizerFast, settings: Settings) -> PreTrainedModel:
+def make_model(tokenizer: PreTrainedTokenizerFast, settings: TinyModelSettings) -> PreTrainedModel:
     """The random model, a pure function of the settings."""
     if settings.shape == "seq2seq":
         return tiny_encoder_decoder(
@@ -101,7 +101,7 @@ def make_model(tokenizer: PreTrainedTokenizerFast, settings: Settings) -> PreTra
     )
 
 
-def write_model(task: Task, settings: Settings) -> Path:
+def write_model(task: Task, settings: TinyModelSettings) -> Path:
     """Save a tokenizer and a random model to `output_dir`, and return that folder.
 
     Raises:
@@ -120,7 +120,7 @@ def write_model(task: Task, settings: Settings) -> Path:
 def main(argv: Sequence[str] | None = None) -> None:
     transformers_logging.disable_progress_bar()
     task, rest = task_and_rest(argv, USAGE)
-    settings = settings_from(Settings, rest, USAGE)
+    settings = settings_from(TinyModelSettings, rest, USAGE)
     if is_main_rank():  # several processes would write the same files
         write_model(task, settings)
 

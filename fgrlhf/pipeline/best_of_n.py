@@ -31,7 +31,7 @@ from fgrlhf.runs.stage import begin, finish, folder_of, hold, stored_result
 USAGE = "usage: fgrlhf best-of-n output_dir=DIR source=NAME [split=test] [metric=reward]"
 
 
-class Settings(StrictModel):
+class BestOfNSettings(StrictModel):
     """The evaluation to choose from."""
 
     output_dir: FilePath = Field(description="folder of the results")
@@ -66,7 +66,7 @@ def best_rows(rows: Sequence[Mapping[str, Any]], metric: str) -> list[Mapping[st
     return list(best.values())
 
 
-def choose(settings: Settings) -> Path:
+def choose(settings: BestOfNSettings) -> Path:
     """Write the evaluation of the chosen responses and return its folder.
 
     Raises:
@@ -105,7 +105,7 @@ def choose(settings: Settings) -> Path:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    choose(settings_from(Settings, argv, USAGE))
+    choose(settings_from(BestOfNSettings, argv, USAGE))
 
 
 if __name__ == "__main__":

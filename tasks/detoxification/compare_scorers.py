@@ -33,7 +33,7 @@ REWARD, JUDGE = EXAMPLES  # the scorers that the configs use
 RIVALS = {"span_rm": REWARD, "score_rm": JUDGE}
 
 
-class Settings(StrictModel):
+class CompareScorersSettings(StrictModel):
     """Folders of the scorers."""
 
     data_dir: FilePath = Field(description="folder of the prepared data")
@@ -81,7 +81,7 @@ def read_held_out(path: Path) -> HeldOut:
 # ---- scorers -------------------------------------------------------------------------------------
 
 
-def folders(settings: Settings) -> dict[str, Path]:
+def folders(settings: CompareScorersSettings) -> dict[str, Path]:
     """The folders of the linear scorers, and of the neural ones that have been trained."""
     out = Path(settings.output_dir)
     result = {REWARD: out / REWARD, JUDGE: out / JUDGE}
@@ -109,7 +109,7 @@ def toxicities(name: str, scorer: TextScorer, texts: Sequence[str]) -> np.ndarra
     return -scores if name in RIVALS else scores
 
 
-def compare(settings: Settings) -> dict[str, Interval]:
+def compare(settings: CompareScorersSettings) -> dict[str, Interval]:
     """Print the comparison. Returns the difference of each neural scorer from its linear rival."""
     scorers: dict[str, TextScorer] = {}
     for name, folder in folders(settings).items():
@@ -153,7 +153,7 @@ def conclusions(differences: Mapping[str, Interval]) -> list[str]:
 
 
 def main() -> None:
-    compare(settings_from(Settings))
+    compare(settings_from(CompareScorersSettings))
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ ARM_MODULE = "tasks.experiments.active_arm"
 FEEDBACK = "feedback"  # the stage that judges all answers, and the folder of its rows
 
 
-class Settings(qa.BaseSettings):
+class ActiveSettings(qa.BaseSettings):
     """The experiment."""
 
     policy: FilePath | None = Field(
@@ -55,7 +55,7 @@ class Settings(qa.BaseSettings):
         return Path(self.policy or self.base / "fine_grained" / "best").absolute()
 
 
-def answers_stage(settings: Settings, split: str) -> Stage:
+def answers_stage(settings: ActiveSettings, split: str) -> Stage:
     """Four answers of the policy to each question of a split."""
     data = settings.base / "data"
     command, modules = program(
@@ -71,7 +71,7 @@ def answers_stage(settings: Settings, split: str) -> Stage:
     return Stage(name, command, outputs=(name,), reads=reads, modules=modules)
 
 
-def feedback_stage(settings: Settings) -> Stage:
+def feedback_stage(settings: ActiveSettings) -> Stage:
     """The simulated annotator judges all answers. An arm then sees those that it chooses."""
     files = {}
     for split in ("train", "dev"):
@@ -89,7 +89,7 @@ def feedback_stage(settings: Settings) -> Stage:
     )
 
 
-def plan(settings: Settings) -> Plan:
+def plan(settings: ActiveSettings) -> Plan:
     experiment = settings.experiment("base_model/model.safetensors", "data/train.json")
     if not (settings.policy_folder / "config.json").exists():
         raise UserError(
@@ -152,7 +152,7 @@ def describe(rows: float | None) -> str:
 
 
 STUDY = Study(
-    Settings,
+    ActiveSettings,
     plan,
     lambda settings, plan: results(results_of(settings, ARMS), settings.seed_list),
     table,

@@ -17,12 +17,11 @@ from fgrlhf.base.files import read_json, write_json
 from fgrlhf.base.program import run_main
 from fgrlhf.base.seeds import derive_seed
 from fgrlhf.cli.command_line import settings_from
-from interface_html.select import Settings as Selection
-from interface_html.select import select
+from interface_html.select import SelectSettings, select
 from tasks.experiments.factuality_arm import ArmSettings, oracle_auc, train
 
 
-class Settings(ArmSettings):
+class ActiveArmSettings(ArmSettings):
     """An arm of the experiment."""
 
     by: Literal["uncertainty", "random"] = Field(description="how rows are chosen")
@@ -31,7 +30,7 @@ class Settings(ArmSettings):
     rounds: PositiveInt = Field(default=5, description="rounds in all")
 
 
-def run_arm(settings: Settings) -> list[dict[str, float]]:
+def run_arm(settings: ActiveArmSettings) -> list[dict[str, float]]:
     """Run all rounds and write result.json.
 
     Raises:
@@ -51,7 +50,9 @@ def run_arm(settings: Settings) -> list[dict[str, float]]:
     return result
 
 
-def choose(settings: Settings, folder: Path, judged: list[Any], model: Path | None) -> list[Any]:
+def choose(
+    settings: ActiveArmSettings, folder: Path, judged: list[Any], model: Path | None
+) -> list[Any]:
     """The rows to judge in a round. The pool has the judgements already; they are revealed."""
     folder.mkdir(parents=True, exist_ok=True)
     choice: dict[str, Any] = {
@@ -68,7 +69,7 @@ def choose(settings: Settings, folder: Path, judged: list[Any], model: Path | No
     if model is not None and settings.by != "random":
         choice["by"] = settings.by
         choice["models"] = str(model)
-    select(Selection(**choice))
+    select(SelectSettings(**choice))
     chosen = read_json(folder / "chosen.json")
     for row in chosen:
         del row["id"]  # its number in the pool, which feedback files do not have
@@ -76,4 +77,4 @@ def choose(settings: Settings, folder: Path, judged: list[Any], model: Path | No
 
 
 if __name__ == "__main__":
-    run_main(lambda: run_arm(settings_from(Settings)))
+    run_main(lambda: run_arm(settings_from(ActiveArmSettings)))

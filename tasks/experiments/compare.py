@@ -40,7 +40,7 @@ NAMES = (*ALGORITHMS, *(name + HOLISTIC_SUFFIX for name in ALGORITHMS), *DPO, CO
 DEFAULT = (*ALGORITHMS, "ppo-holistic", "rloo-holistic", *DPO, CORRECTED_SFT)
 
 
-class Settings(qa.BaseSettings):
+class CompareStudySettings(qa.BaseSettings):
     """`compare.sh`."""
 
     seeds: str = Field(default="0,1,2", description="every run is repeated with each seed")
@@ -120,11 +120,11 @@ def needed_files(names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(files))
 
 
-def runs_of(settings: Settings) -> list[Run]:
+def runs_of(settings: CompareStudySettings) -> list[Run]:
     return [run_of(name, settings.steps, settings.folder) for name in settings.names]
 
 
-def plan(settings: Settings) -> Plan:
+def plan(settings: CompareStudySettings) -> Plan:
     base, seeds = settings.base, settings.seed_list
     runs = runs_of(settings)
     experiment = settings.experiment(*needed_files(settings.names))
@@ -135,7 +135,7 @@ def plan(settings: Settings) -> Plan:
     return Plan(experiment, stages, settings.lane_count)
 
 
-def results(settings: Settings, plan: Plan) -> RunComparison:
+def results(settings: CompareStudySettings, plan: Plan) -> RunComparison:
     """The comparison with the SFT policy, which is also written."""
     sft = str(settings.base / "sft")
     runs, seeds = runs_of(settings), settings.seed_list
@@ -143,7 +143,7 @@ def results(settings: Settings, plan: Plan) -> RunComparison:
 
 
 STUDY = Study(
-    Settings,
+    CompareStudySettings,
     plan,
     results,
     table=lambda result: table(result, DISPLAY),

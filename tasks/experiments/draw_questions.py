@@ -21,14 +21,14 @@ from fgrlhf.configs.strict import FilePath, StrictModel
 ROUNDS = ("first", "second")
 
 
-class Settings(StrictModel):
+class DrawQuestionsSettings(StrictModel):
     data_dir: FilePath = Field(description="folder with train.json")
     output_dir: FilePath = Field(description="folder in which the two rounds' folders are written")
     n: PositiveInt = Field(description="questions in each round")
     seed: int = Field(default=0, description="of the choice")
 
 
-def draw(settings: Settings) -> None:
+def draw(settings: DrawQuestionsSettings) -> None:
     """Write the questions of both rounds.
 
     Raises:
@@ -53,4 +53,4 @@ def draw(settings: Settings) -> None:
 
 
 if __name__ == "__main__":
-    run_main(lambda: draw(settings_from(Settings)))
+    run_main(lambda: draw(settings_from(DrawQuestionsSettings)))

@@ -21,8 +21,7 @@ from fgrlhf.text_types import Prompt
 from tasks.experiments.judged_scores import factuality_errors, segment_metrics
 from tasks.qa_feedback.data.oracle import judge
 from tasks.qa_feedback.feedback import read_feedback, rm_prefix
-from tasks.qa_feedback.reward_modeling.create_rm_files import Settings as FileSettings
-from tasks.qa_feedback.reward_modeling.create_rm_files import create_rm_files
+from tasks.qa_feedback.reward_modeling.create_rm_files import RMFileSettings, create_rm_files
 
 ROOT = Path(__file__).parents[2]
 TRAIN = "tasks/qa_feedback/reward_modeling/train_fact_rm.sh"
@@ -64,7 +63,7 @@ def train(settings: ArmSettings, folder: Path, rows: Sequence[Any]) -> Path:
     data.mkdir(parents=True, exist_ok=True)
     write_json(data / "train_feedback.json", rows)
     shutil.copy(Path(settings.data_dir) / "dev_feedback.json", data / "dev_feedback.json")
-    create_rm_files(FileSettings(data_dir=str(data)))
+    create_rm_files(RMFileSettings(data_dir=str(data)))
     folders = {"DATA_DIR": str(data.absolute()), "OUTPUT_DIR": str(folder.absolute())}
     environment = {**os.environ, "SCALE": "mini", **folders}
     start = f"model.ckpt={Path(settings.base_model).absolute()}"

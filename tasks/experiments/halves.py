@@ -20,12 +20,12 @@ from tasks.qa_feedback.feedback import read_feedback_files, write_feedback
 HALVES = ("first_half", "second_half")
 
 
-class Settings(StrictModel):
+class HalvesSettings(StrictModel):
     data_dir: FilePath = Field(description="folder of the feedback files")
     output_dir: FilePath = Field(description="folder in which the two halves' folders are written")
 
 
-def halve(settings: Settings) -> None:
+def halve(settings: HalvesSettings) -> None:
     """Write both halves.
 
     Raises:
@@ -47,4 +47,4 @@ def halve(settings: Settings) -> None:
 
 
 if __name__ == "__main__":
-    run_main(lambda: halve(settings_from(Settings)))
+    run_main(lambda: halve(settings_from(HalvesSettings)))

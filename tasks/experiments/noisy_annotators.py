@@ -26,7 +26,7 @@ ARM_MODULE = "tasks.experiments.noisy_annotators_arm"
 Result = Mapping[str, float]  # wrong and auc: see noisy_annotators_arm.py
 
 
-class Settings(qa.BaseSettings):
+class NoisyAnnotatorsSettings(qa.BaseSettings):
     """The experiment."""
 
     output_dir: FilePath = Field(
@@ -38,7 +38,7 @@ class Settings(qa.BaseSettings):
     per_item: int = Field(default=2, ge=1, le=3, description="number of annotators for each row")
 
 
-def plan(settings: Settings) -> Plan:
+def plan(settings: NoisyAnnotatorsSettings) -> Plan:
     experiment = settings.experiment("base_model/model.safetensors", "data/train_feedback.json")
     data = settings.base / "data"
     feedback = tuple(str(data / f"{split}_feedback.json") for split in ("train", "dev"))
@@ -80,7 +80,7 @@ def table(result: Mapping[str, Any]) -> str:
 
 
 STUDY = Study(
-    Settings,
+    NoisyAnnotatorsSettings,
     plan,
     lambda settings, plan: results(results_of(settings, ARMS), settings.seed_list),
     table,

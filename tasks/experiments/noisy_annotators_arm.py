@@ -40,7 +40,7 @@ Row = Mapping[str, Any]
 NOISE = 0.05
 
 
-class Settings(ArmSettings):
+class NoisyAnnotatorsArmSettings(ArmSettings):
     """An arm of the experiment."""
 
     arm: Arm = Field(description="how the rows are judged and combined")
@@ -137,7 +137,7 @@ def wrong_share(rows: Sequence[Row]) -> float:
     return wrong / total
 
 
-def run_arm(settings: Settings) -> dict[str, float]:
+def run_arm(settings: NoisyAnnotatorsArmSettings) -> dict[str, float]:
     """Judge, combine, train and measure; write train_feedback.json and result.json.
 
     Raises:
@@ -162,4 +162,4 @@ def run_arm(settings: Settings) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    run_main(lambda: run_arm(settings_from(Settings)))
+    run_main(lambda: run_arm(settings_from(NoisyAnnotatorsArmSettings)))

@@ -139,7 +139,7 @@ def table(probe: Probe) -> str:
     return "\n".join([*grid(cells), *(f"warning: {text}" for text in probe.warnings)])
 
 
-class Settings(StrictModel):
+class ProbeSettings(StrictModel):
     """The questions and the reward models."""
 
     data_dir: FilePath = Field(description="folder of the rows")
@@ -153,7 +153,7 @@ class Settings(StrictModel):
     examples: PositiveInt = Field(default=100, description="number of questions")
 
 
-def main(settings: Settings) -> Path:
+def main(settings: ProbeSettings) -> Path:
     """Write <output_dir>/probe.json and print the table.
 
     Raises:
@@ -185,4 +185,4 @@ def main(settings: Settings) -> Path:
 
 
 if __name__ == "__main__":
-    run_main(lambda: main(settings_from(Settings)))
+    run_main(lambda: main(settings_from(ProbeSettings)))

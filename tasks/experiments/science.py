@@ -63,7 +63,7 @@ COMPARED = (
 )
 
 
-class Settings(qa.BaseSettings):
+class ScienceSettings(qa.BaseSettings):
     """`make science`."""
 
     output_dir: FilePath = Field(default="outputs/science", description="folder of the results")
@@ -97,7 +97,7 @@ def seed_stages(experiment: Experiment, base: Path, seed: int) -> list[Stage]:
     return stages
 
 
-def plan(settings: Settings) -> Plan:
+def plan(settings: ScienceSettings) -> Plan:
     base = settings.base
     experiment = settings.experiment("sft/model.safetensors", "data/COMP_sequence")
     stages = [sft_evaluation(experiment, base)]
@@ -107,7 +107,7 @@ def plan(settings: Settings) -> Plan:
 
 
 STUDY = Study(
-    Settings,
+    ScienceSettings,
     plan,
     results=lambda settings, plan: results(settings.folder, settings.seed_list, ARMS, COMPARED),
     table=policies_table,

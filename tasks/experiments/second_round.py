@@ -72,7 +72,7 @@ FEEDBACK = {
 PARTS = {"one_round": ("one_round", "one_round"), "two_rounds": ("first", "two_rounds")}
 
 
-class Settings(qa.BaseSettings):
+class SecondRoundSettings(qa.BaseSettings):
     """The experiment."""
 
     output_dir: FilePath = Field(default="outputs/second_round", description="folder of results")
@@ -90,7 +90,7 @@ class Settings(qa.BaseSettings):
 class Seed:
     """The stages of a seed. Their names are also the paths of their outputs."""
 
-    settings: Settings
+    settings: SecondRoundSettings
     experiment: Experiment
     number: int
 
@@ -248,7 +248,7 @@ class Seed:
         return [evaluation, measurement]
 
 
-def plan(settings: Settings) -> Plan:
+def plan(settings: SecondRoundSettings) -> Plan:
     experiment = settings.experiment("sft/model.safetensors", "generated/sft-dev/samples.jsonl")
     stages = [sft_evaluation(experiment, settings.base)]
     for seed in settings.seed_list:
@@ -299,7 +299,7 @@ def table(result: Mapping[str, Any]) -> str:
     return "\n".join(parts)
 
 
-def all_results(settings: Settings, plan: Plan) -> dict[str, Any]:
+def all_results(settings: SecondRoundSettings, plan: Plan) -> dict[str, Any]:
     """The policies' scores, what the arms used, and the agreement of the reward models."""
     out, seeds = settings.folder, settings.seed_list
     measured = [read_json(out / f"seed-{seed}" / "agreement.json") for seed in seeds]
@@ -307,4 +307,4 @@ def all_results(settings: Settings, plan: Plan) -> dict[str, Any]:
     return {**of_policies, "budget": budget(out, seeds), "agreement": measured}
 
 
-STUDY = Study(Settings, plan, all_results, table, "second_round")
+STUDY = Study(SecondRoundSettings, plan, all_results, table, "second_round")

@@ -23,7 +23,7 @@ from tasks.qa_feedback.feedback import load_examples
 ASPECTS = {"relevance": "auc", "factuality": "auc", "completeness": "pair_accuracy"}
 
 
-class Settings(StrictModel):
+class SecondRoundModelsSettings(StrictModel):
     folder: str = Field(description="folder of the sets of reward models")
     sets: str = Field(description="names of the sets, separated by commas")
     prompts: str = Field(description="the questions, a file like dev.json")
@@ -31,7 +31,7 @@ class Settings(StrictModel):
     out: FilePath = Field(description="the file to write")
 
 
-def measure(settings: Settings) -> dict[str, dict[str, float]]:
+def measure(settings: SecondRoundModelsSettings) -> dict[str, dict[str, float]]:
     """Write and return set -> aspect -> agreement."""
     prompts = load_examples(settings.prompts)
     rows = read_rows(settings.answers)
@@ -48,4 +48,4 @@ def measure(settings: Settings) -> dict[str, dict[str, float]]:
 
 
 if __name__ == "__main__":
-    run_main(lambda: measure(settings_from(Settings)))
+    run_main(lambda: measure(settings_from(SecondRoundModelsSettings)))

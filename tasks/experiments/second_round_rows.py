@@ -17,16 +17,13 @@ from fgrlhf.base.program import run_main
 from fgrlhf.base.seeds import derive_seed
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import FilePath, StrictModel, refuse
-from interface_html.merge import Settings as MergeSettings
-from interface_html.merge import merge
-from tasks.qa_feedback.data.collect_feedback import Settings as CollectSettings
-from tasks.qa_feedback.data.collect_feedback import collect
+from interface_html.merge import MergeSettings, merge
+from tasks.qa_feedback.data.collect_feedback import CollectFeedbackSettings, collect
 from tasks.qa_feedback.feedback import SplitName
-from tasks.qa_feedback.reward_modeling.create_rm_files import Settings as FileSettings
-from tasks.qa_feedback.reward_modeling.create_rm_files import create_rm_files
+from tasks.qa_feedback.reward_modeling.create_rm_files import RMFileSettings, create_rm_files
 
 
-class Settings(StrictModel):
+class SecondRoundRowsSettings(StrictModel):
     """The answers to annotate, by round."""
 
     questions: str = Field(description="of each round, a file like train.json; with commas")
@@ -52,7 +49,12 @@ class Settings(StrictModel):
 
 
 def annotated(
-    settings: Settings, folder: Path, split: SplitName, questions: str, samples: str, number: int
+    settings: SecondRoundRowsSettings,
+    folder: Path,
+    split: SplitName,
+    questions: str,
+    samples: str,
+    number: int,
 ) -> Path:
     """The simulated annotator's feedback on samples. Returns its file in `folder`.
 
@@ -62,7 +64,7 @@ def annotated(
     """
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copy(questions, folder / f"{split}.json")
-    choice = CollectSettings(
+    choice = CollectFeedbackSettings(
         data_dir=str(folder),
         samples=samples,
         split=split,
@@ -72,7 +74,7 @@ def annotated(
     return collect(choice)
 
 
-def write_rows(settings: Settings) -> None:
+def write_rows(settings: SecondRoundRowsSettings) -> None:
     """Write the feedback and the training files.
 
     Raises:
@@ -91,8 +93,8 @@ def write_rows(settings: Settings) -> None:
     else:
         names = ",".join(map(str, files))
         merge(MergeSettings(task="qa_feedback", files=names, out=str(target)))
-    create_rm_files(FileSettings(data_dir=str(out)))
+    create_rm_files(RMFileSettings(data_dir=str(out)))
 
 
 if __name__ == "__main__":
-    run_main(lambda: write_rows(settings_from(Settings)))
+    run_main(lambda: write_rows(settings_from(SecondRoundRowsSettings)))

@@ -66,7 +66,7 @@ COMPARED_WITHOUT_TRUTH = (
 )
 
 
-class Settings(JudgedSettings):
+class StudySummarySettings(JudgedSettings):
     """The outputs to summarise."""
 
     scale: str = Field(default="mini", description="scale of the run, shown in the report")
@@ -75,7 +75,7 @@ class Settings(JudgedSettings):
 # ---- policies ------------------------------------------------------------------------------------
 
 
-def policy_rows(settings: Settings) -> dict[str, Rows]:
+def policy_rows(settings: StudySummarySettings) -> dict[str, Rows]:
     """The evaluation rows of the policies that were evaluated on the split.
 
     Raises:
@@ -99,7 +99,7 @@ def policy_rows(settings: Settings) -> dict[str, Rows]:
 # ---- the summary ---------------------------------------------------------------------------------
 
 
-def summarise(settings: Settings) -> dict:
+def summarise(settings: StudySummarySettings) -> dict:
     """Summarise the outputs in <output_dir>/summary.json, and return the summary.
 
     Raises:
@@ -146,7 +146,7 @@ def gold_subsentences(prompts: Sequence[Prompt]) -> float:
 
 
 def main() -> None:
-    settings = settings_from(Settings)
+    settings = settings_from(StudySummarySettings)
     print(table(summarise(settings)))
     print(f"written to {Path(settings.output_dir) / 'summary.json'}")
 

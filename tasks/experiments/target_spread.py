@@ -28,7 +28,7 @@ from tasks.experiments.summary_table import TARGETS, target_text, targets
 DEVIATIONS = 3
 
 
-class Settings(StrictModel):
+class TargetSpreadSettings(StrictModel):
     """The runs."""
 
     folders: str = Field(description="output folders of `make demo`, separated by commas")
@@ -109,7 +109,7 @@ def table(spreads: Sequence[TargetSpread]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    settings = settings_from(Settings, argv)
+    settings = settings_from(TargetSpreadSettings, argv)
     folders = settings.folders.split(",")
     summaries = [read_json(Path(folder) / "summary.json") for folder in folders]
     print(table(spread_of(summaries, settings.scale)))

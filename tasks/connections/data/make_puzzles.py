@@ -26,7 +26,7 @@ from fgrlhf.text_types import Prompt
 from tasks.connections.puzzle import Design, make_puzzles, with_a_mistake, written
 
 
-class Settings(Design):
+class PuzzleSettings(Design):
     """Which puzzles to write, and how many."""
 
     data_dir: FilePath = Field(description="folder of the results")
@@ -48,7 +48,7 @@ def demonstrate(prompt: Prompt, error_rate: float, rng: random.Random) -> Demons
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    settings = settings_from(Settings, argv)
+    settings = settings_from(PuzzleSettings, argv)
     folder = Path(settings.data_dir)
     counts = {"train": settings.train, "dev": settings.dev, "test": settings.test}
     prompts = {

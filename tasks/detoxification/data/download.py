@@ -24,12 +24,12 @@ SPANS_URL = (
 )
 
 
-class Settings(DownloadConfig):
+class DownloadSettings(DownloadConfig):
     base_url: str = Field(default=SPANS_URL, description=f"address of the folder with {SPANS_FILE}")
 
 
 def main() -> None:
-    settings = settings_from(Settings)
+    settings = settings_from(DownloadSettings)
     download(settings, SPANS_BLOB_IDS)
     fetch_from_hub(HUB_NAME, RATED_FILE, Path(settings.data_dir) / RATED_FILE)
 

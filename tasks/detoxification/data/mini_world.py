@@ -217,7 +217,7 @@ def marked_comment(rng: random.Random, annotators_err: bool) -> TaggedWords | No
 # ---- files ---------------------------------------------------------------------------------------
 
 
-class Settings(StrictModel):
+class MiniWorldSettings(StrictModel):
     """Sizes of the world."""
 
     data_dir: FilePath = Field(description="folder of the rows")
@@ -226,7 +226,7 @@ class Settings(StrictModel):
     marked: Count = Field(default=2000, description="comments that annotators have marked")
 
 
-def write_world(settings: Settings) -> None:
+def write_world(settings: MiniWorldSettings) -> None:
     """Write the corpus that the language model learns, prompts, and marked comments.
 
     The marks of span_segments/train.json have the annotators' errors, those of dev.json are the
@@ -248,7 +248,7 @@ def write_world(settings: Settings) -> None:
 
 
 def main() -> None:
-    write_world(settings_from(Settings))
+    write_world(settings_from(MiniWorldSettings))
 
 
 if __name__ == "__main__":

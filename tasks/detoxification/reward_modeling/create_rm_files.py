@@ -53,7 +53,7 @@ TEXTS_PER_ROW = 4
 MIN_DIFFERENCE = 0.2  # of two scores; a pair of more similar texts would mostly teach noise
 
 
-class Settings(StrictModel):
+class RMFileSettings(StrictModel):
     source: str = Field(description=f"folder with {RATED_FILE} and {SPANS_FILE}")
     data_dir: FilePath = Field(description="folder of the results")
 
@@ -135,7 +135,7 @@ def comparisons(rows: Iterable[RatedRow]) -> list[dict[str, Any]]:
 # ---- files ---------------------------------------------------------------------------------------
 
 
-def create_rm_files(settings: Settings) -> None:
+def create_rm_files(settings: RMFileSettings) -> None:
     """Read the downloaded files and write the training files.
 
     Raises:
@@ -169,7 +169,7 @@ def create_rm_files(settings: Settings) -> None:
 
 
 def main() -> None:
-    create_rm_files(settings_from(Settings))
+    create_rm_files(settings_from(RMFileSettings))
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ from tasks.detoxification.data.prepare import (
 from tasks.detoxification.reward_modeling.create_rm_files import (
     PAGES_DEV,
     POSTS_DEV,
-    Settings,
+    RMFileSettings,
     better_pairs,
     comparisons,
     create_rm_files,
@@ -150,7 +150,7 @@ def test_no_scorer_learns_from_held_out_texts(source):
 
 
 def test_files_are_those_that_the_trainers_read(source, tmp_path, capsys):
-    create_rm_files(Settings(source=str(source), data_dir=str(tmp_path)))
+    create_rm_files(RMFileSettings(source=str(source), data_dir=str(tmp_path)))
     for split in ("train", "dev"):
         rows = read_segment_rows(
             tmp_path / "span_segments" / f"{split}.json", ["TOXIC", "O"], "Ignore", "sentence"
@@ -172,7 +172,7 @@ def test_nothing_to_learn_from_is_an_error(source, tmp_path):
     rows = [json.loads(line) for line in (source / RATED_FILE).read_text().splitlines()]
     write_jsonl(tmp_path / RATED_FILE, rows[:1])
     with pytest.raises(UserError, match=r"prompts\.jsonl has nothing to learn from for train"):
-        create_rm_files(Settings(source=str(tmp_path), data_dir=str(tmp_path / "data")))
+        create_rm_files(RMFileSettings(source=str(tmp_path), data_dir=str(tmp_path / "data")))
     assert not (tmp_path / "data").exists()
 
 
@@ -249,7 +249,7 @@ def test_every_stage_runs(environment, source, capsys):
     """Both scorers on a tiny model, then the comparison with the linear ones."""
     data = environment / "data"
     prepare(PrepareConfig(source=str(source), data_dir=str(data)))
-    create_rm_files(Settings(source=str(source), data_dir=str(data)))
+    create_rm_files(RMFileSettings(source=str(source), data_dir=str(data)))
     train_scorers(ScorersConfig(data_dir=str(data), output_dir=str(environment)))
     tiny_model.main(
         [
@@ -271,7 +271,9 @@ def test_every_stage_runs(environment, source, capsys):
     assert empty == 1 and kind > 0.5 > toxic
     capsys.readouterr()
 
-    settings = compare_scorers.Settings(data_dir=str(data), output_dir=str(environment))
+    settings = compare_scorers.CompareScorersSettings(
+        data_dir=str(data), output_dir=str(environment)
+    )
     differences = compare_scorers.compare(settings)
     assert differences.keys() == {"span_rm", "score_rm"}
     printed = capsys.readouterr().out
@@ -286,7 +288,9 @@ def test_linear_scorers_alone_are_compared(environment, source, capsys):
     data = environment / "data"
     prepare(PrepareConfig(source=str(source), data_dir=str(data)))
     train_scorers(ScorersConfig(data_dir=str(data), output_dir=str(environment)))
-    settings = compare_scorers.Settings(data_dir=str(data), output_dir=str(environment))
+    settings = compare_scorers.CompareScorersSettings(
+        data_dir=str(data), output_dir=str(environment)
+    )
     assert compare_scorers.compare(settings) == {}
     missing = settings.model_copy(update={"span_rm": str(environment / "nowhere")})
     with pytest.raises(UserError, match="nowhere"):

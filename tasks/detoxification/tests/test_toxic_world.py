@@ -74,7 +74,7 @@ def test_prompts_of_different_splits_differ():
 
 
 def test_marks_of_dev_are_the_truth_and_those_of_train_have_errors(tmp_path):
-    settings = mini_world.Settings(data_dir=str(tmp_path), comments=5, marked=300)
+    settings = mini_world.MiniWorldSettings(data_dir=str(tmp_path), comments=5, marked=300)
     mini_world.write_world(settings)
     wrong = {}
     for split in ("train", "dev"):

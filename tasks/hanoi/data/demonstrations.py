@@ -17,7 +17,7 @@ from tasks.hanoi.puzzle import solve
 from tasks.hanoi.task import puzzles
 
 
-class Settings(StrictModel):
+class DemonstrationSettings(StrictModel):
     file: FilePath = Field(description="output file, rows {text, answer}")
     count: Count = Field(default=2000, description="number of demonstrations")
     error_rate: float = Field(default=0.4, ge=0, lt=1, description="share of random moves")
@@ -26,7 +26,7 @@ class Settings(StrictModel):
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    settings = settings_from(Settings, argv)
+    settings = settings_from(DemonstrationSettings, argv)
     if not is_main_rank():  # several processes would write the same file
         return
     rng = random.Random(f"demonstrations {settings.seed}")

@@ -21,7 +21,7 @@ FILES = ("train.jsonl.gz", "test.jsonl.gz")
 Subset = Literal["harmless-base", "helpful-base", "helpful-online", "helpful-rejection-sampled"]
 
 
-class Settings(StrictModel):
+class DownloadSettings(StrictModel):
     """Which files to fetch."""
 
     data_dir: FilePath = Field(description="folder of the downloaded files")
@@ -31,7 +31,7 @@ class Settings(StrictModel):
 
 
 def main() -> None:
-    settings = settings_from(Settings)
+    settings = settings_from(DownloadSettings)
     for subset in settings.subsets:
         for name in FILES:
             fetch_from_hub(HUB_NAME, f"{subset}/{name}", Path(settings.data_dir) / subset / name)

@@ -276,7 +276,7 @@ def make_demonstrations(rng: random.Random, size: int) -> list[dict[str, Any]]:
 # ---- files ---------------------------------------------------------------------------------------
 
 
-class Settings(StrictModel):
+class MiniWorldSettings(StrictModel):
     """Sizes of the world."""
 
     data_dir: FilePath = Field(description="folder of the rows")
@@ -286,7 +286,7 @@ class Settings(StrictModel):
     prompts: Count = Field(default=1000, description="rows of train.json")
 
 
-def write_world(settings: Settings) -> None:
+def write_world(settings: MiniWorldSettings) -> None:
     """Write the same files as data/prepare.py."""
     folder = Path(settings.data_dir)
     sizes = {"train": settings.prompts, "dev": 100, "test": 200}
@@ -305,7 +305,7 @@ def write_world(settings: Settings) -> None:
 
 
 def main() -> None:
-    write_world(settings_from(Settings))
+    write_world(settings_from(MiniWorldSettings))
 
 
 if __name__ == "__main__":

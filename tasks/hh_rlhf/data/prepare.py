@@ -41,7 +41,7 @@ PARTS = {"train": 0.8, "dev": 0.9, "test": 1.0}
 FILTERS = ("blank", "identical", "contradicted", "duplicates")
 
 
-class Settings(StrictModel):
+class PrepareSettings(StrictModel):
     """Which rows to use."""
 
     source: str = Field(description="file of comparisons, or a folder with such files")
@@ -68,7 +68,7 @@ def source_files(source: Path) -> list[Path]:
     return files
 
 
-def read_comparisons(settings: Settings) -> list[Comparison]:
+def read_comparisons(settings: PrepareSettings) -> list[Comparison]:
     """All rows of the source, with ids that are unique over its files."""
     source = Path(settings.source)
     comparisons = []
@@ -127,7 +127,7 @@ def prompts_of(rows: Sequence[Comparison]) -> list[Prompt]:
     return prompts
 
 
-def prepare(settings: Settings) -> None:
+def prepare(settings: PrepareSettings) -> None:
     """Read the source and write all files.
 
     Raises:
@@ -160,7 +160,7 @@ def prepare(settings: Settings) -> None:
 
 
 def main() -> None:
-    prepare(settings_from(Settings))
+    prepare(settings_from(PrepareSettings))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from sft import run_sft
 from sft.config import SFTConfig
 from tasks.hh_rlhf.data import mini_world, prepare
 from tasks.hh_rlhf.data.mini_world import HARMFUL_HELP, REFUSAL, Talk, quality
-from tasks.hh_rlhf.data.prepare import Settings, part_of, preferred
+from tasks.hh_rlhf.data.prepare import PrepareSettings, part_of, preferred
 from tasks.hh_rlhf.task import TASK
 
 FOLDER = Path(__file__).parents[1]
@@ -145,7 +145,7 @@ def source(tmp_path) -> Path:
 
 def test_rows_are_divided_by_the_beginning_of_the_dialog(source, tmp_path, capsys):
     out = tmp_path / "data"
-    prepare.prepare(Settings(source=str(source), data_dir=str(out)))
+    prepare.prepare(PrepareSettings(source=str(source), data_dir=str(out)))
     printed = capsys.readouterr().out
     assert "blank: 1 of 122 pairs removed" in printed
     assert "duplicates: 1 of 121 pairs removed" in printed
@@ -164,7 +164,7 @@ def test_the_source_is_never_replaced(source):
     (source / "test.jsonl").rename(source / "test_pairs.json")
     before = (source / "test_pairs.json").read_bytes()
     with pytest.raises(UserError, match=r"test_pairs\.json is the input, so it"):
-        prepare.prepare(Settings(source=str(source), data_dir=str(source)))
+        prepare.prepare(PrepareSettings(source=str(source), data_dir=str(source)))
     assert (source / "test_pairs.json").read_bytes() == before
 
 
@@ -173,7 +173,7 @@ def test_answers_with_further_turns_are_removed(source, tmp_path, capsys):
     rows = [row("late", "good", longer), row("late", "good", "so so")]
     write_jsonl(source / "more.jsonl", rows)
     out = tmp_path / "data"
-    prepare.prepare(Settings(source=str(source), data_dir=str(out)))
+    prepare.prepare(PrepareSettings(source=str(source), data_dir=str(out)))
     assert "further turns in an answer: 1 of 124 rows removed" in capsys.readouterr().out
     pairs = [pair for part in prepare.PARTS for pair in read_json(out / f"{part}_pairs.json")]
     late = [pair["responses"] for pair in pairs if "Human: late" in pair["prompt"]]
@@ -182,7 +182,7 @@ def test_answers_with_further_turns_are_removed(source, tmp_path, capsys):
 
 def test_a_subset_is_the_same_every_time_and_part_of_a_larger_one(source):
     def texts(size):
-        settings = Settings(source=str(source), data_dir="unused", subset_size=size)
+        settings = PrepareSettings(source=str(source), data_dir="unused", subset_size=size)
         return [row.prompt.text for row in prepare.read_comparisons(settings)]
 
     assert texts(30) == texts(60)[:30] and len(texts(30)) == 30 and len(texts(None)) == 122
@@ -217,7 +217,9 @@ def test_mistakes_in_the_source(tmp_path, rows, message):
     if rows is not None:
         write_jsonl(tmp_path / "source" / "rows.jsonl", rows)
     with pytest.raises(UserError, match=message):
-        prepare.prepare(Settings(source=str(tmp_path / "source"), data_dir=str(tmp_path / "data")))
+        prepare.prepare(
+            PrepareSettings(source=str(tmp_path / "source"), data_dir=str(tmp_path / "data"))
+        )
     assert not (tmp_path / "data").exists()
 
 
@@ -228,7 +230,7 @@ def test_the_published_rows_are_dialogs(tmp_path):
     file = Path(os.environ["FGRLHF_QA_FEEDBACK"]).parent / "hh_rlhf"
     if not file.is_dir():
         pytest.skip("hh_rlhf is not beside the folder that FGRLHF_QA_FEEDBACK names")
-    settings = Settings(source=str(file), data_dir=str(tmp_path), subset_size=300)
+    settings = PrepareSettings(source=str(file), data_dir=str(tmp_path), subset_size=300)
     rows = prepare.read_comparisons(settings)
     turns = Counter(len(row.prompt.messages) for row in rows)
     assert all(number % 2 for number in turns) and turns[1] > 30 and turns[3] > 30
@@ -255,7 +257,7 @@ def test_every_stage_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("OUTPUT_DIR", str(tmp_path))
     monkeypatch.setenv("DATA_DIR", str(tmp_path / "data"))
     world = {"demonstrations": 40, "pairs": 40, "prompts": 40}
-    mini_world.write_world(mini_world.Settings(data_dir=str(tmp_path / "data"), **world))
+    mini_world.write_world(mini_world.MiniWorldSettings(data_dir=str(tmp_path / "data"), **world))
     script = (FOLDER / "data" / "make_mini.sh").read_text(encoding="utf-8")
     words = re.search(r'words="(.*)"\n', script)[1]
     train_file = f"train_file={tmp_path}/data/train.json"

@@ -26,7 +26,7 @@ from tasks.qa_feedback.feedback import (
 )
 
 
-class Settings(StrictModel):
+class CollectFeedbackSettings(StrictModel):
     """The answers to annotate, and how reliable the annotator is."""
 
     data_dir: FilePath = Field(description="folder of the rows")
@@ -47,7 +47,7 @@ class Settings(StrictModel):
     seed: int = Field(default=0, description="of everything random")
 
 
-def collect(settings: Settings) -> Path:
+def collect(settings: CollectFeedbackSettings) -> Path:
     """Write the feedback file, whole or not at all.
 
     Raises:
@@ -88,7 +88,9 @@ def _check_world(sample: dict[str, Any], prompt: Prompt | None, place: str, spli
         )
 
 
-def _annotated(sample: dict[str, Any], prompt: Prompt, settings: Settings) -> FeedbackRow:
+def _annotated(
+    sample: dict[str, Any], prompt: Prompt, settings: CollectFeedbackSettings
+) -> FeedbackRow:
     habits = Habits(settings.noise, settings.temperature, settings.perturbed)
     rng = random.Random(derive_seed(settings.seed, "annotate", sample["id"]))
     predictions = [text.strip() or "No answer." for text in sample["predictions"]]
@@ -98,4 +100,4 @@ def _annotated(sample: dict[str, Any], prompt: Prompt, settings: Settings) -> Fe
 
 
 if __name__ == "__main__":
-    run_main(lambda: collect(settings_from(Settings)))
+    run_main(lambda: collect(settings_from(CollectFeedbackSettings)))

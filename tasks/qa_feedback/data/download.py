@@ -23,14 +23,14 @@ PUBLISHED = (
 )
 
 
-class Settings(DownloadConfig):
+class DownloadSettings(DownloadConfig):
     base_url: str = Field(
         default=PUBLISHED, description="address of the folder that holds the files"
     )
 
 
 def main() -> None:
-    download(settings_from(Settings), BLOB_IDS)
+    download(settings_from(DownloadSettings), BLOB_IDS)
 
 
 if __name__ == "__main__":

@@ -80,7 +80,7 @@ def make_model(tokenizer: PreTrainedTokenizerFast, seed: int = 0) -> T5ForCondit
     return tiny_encoder_decoder(tokenizer, seed, decoder_looks_back=(*DECODER_LOOKS_BACK, 6, 8))
 
 
-class Settings(StrictModel):
+class MiniModelSettings(StrictModel):
     """The folder of the rows and the folder of the model."""
 
     data_dir: FilePath = Field(description="folder of the rows")
@@ -92,7 +92,7 @@ class Settings(StrictModel):
     seed: int = Field(default=0, description="of everything random")
 
 
-def write_model(settings: Settings) -> None:
+def write_model(settings: MiniModelSettings) -> None:
     """Build tokenizer and model from every *.json of rows in `data_dir`; save to `output_dir`.
 
     Raises:
@@ -125,4 +125,4 @@ def write_model(settings: Settings) -> None:
 
 
 if __name__ == "__main__":
-    run_main(lambda: write_model(settings_from(Settings)))
+    run_main(lambda: write_model(settings_from(MiniModelSettings)))

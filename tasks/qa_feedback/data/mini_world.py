@@ -268,7 +268,7 @@ FIRST_TEST_ROW = 1000
 Rows = Annotated[int, Field(ge=1, le=1_000_000)]  # every reader refuses a file without rows
 
 
-class Settings(StrictModel):
+class MiniWorldSettings(StrictModel):
     """The output folder and the number of rows per file."""
 
     data_dir: FilePath = Field(description="folder of the rows")
@@ -287,7 +287,7 @@ class Settings(StrictModel):
     sft: Rows = Field(default=9600, description="rows of sft.json")
 
 
-def write_world(settings: Settings) -> None:
+def write_world(settings: MiniWorldSettings) -> None:
     """Write {train,dev,test,pretrain,sft,train_1k}.json.
 
     `train_1k` has the first thousand rows of `sft`.
@@ -309,4 +309,4 @@ def write_world(settings: Settings) -> None:
 
 
 if __name__ == "__main__":
-    run_main(lambda: write_world(settings_from(Settings)))
+    run_main(lambda: write_world(settings_from(MiniWorldSettings)))

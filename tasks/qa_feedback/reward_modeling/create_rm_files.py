@@ -64,7 +64,7 @@ FOLDERS = (RELEVANCE, FACTUALITY, COMPLETENESS)
 SPLITS = ("train", "dev")
 
 
-class Settings(StrictModel):
+class RMFileSettings(StrictModel):
     data_dir: FilePath = Field(description="folder of the rows")
     segmenter: SegmenterName | None = Field(
         default=None,
@@ -130,13 +130,13 @@ def completeness_file(
     return feedback_text(compared), f"{len(compared)} of {len(rows)} rows; pairs: {pairs}"
 
 
-def _segmenter(settings: Settings, splits: Sequence[Sequence[FeedbackRow]]) -> Segmenter:
+def _segmenter(settings: RMFileSettings, splits: Sequence[Sequence[FeedbackRow]]) -> Segmenter:
     if settings.segmenter is not None:
         return load_segmenter(settings.segmenter)
     return default_segmenter(row.predictions[0] for rows in splits for row in rows)
 
 
-def create_rm_files(settings: Settings) -> None:
+def create_rm_files(settings: RMFileSettings) -> None:
     """Create all files, then write them.
 
     Raises:
@@ -173,7 +173,7 @@ def create_rm_files(settings: Settings) -> None:
 
 
 def main() -> None:
-    create_rm_files(settings_from(Settings))
+    create_rm_files(settings_from(RMFileSettings))
 
 
 if __name__ == "__main__":

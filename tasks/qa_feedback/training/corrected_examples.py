@@ -17,14 +17,14 @@ from tasks.qa_feedback.feedback import load_examples, read_feedback
 from tasks.qa_feedback.training.comparisons import corrected_examples
 
 
-class Settings(StrictModel):
+class CorrectedExamplesSettings(StrictModel):
     feedback: str = Field(description="feedback rows with corrections")
     questions: str = Field(description="the prompts file that the feedback's questions come from")
     out: FilePath = Field(description="output file")
 
 
 def main() -> None:
-    settings = settings_from(Settings)
+    settings = settings_from(CorrectedExamplesSettings)
     inputs = (Path(settings.feedback).resolve(), Path(settings.questions).resolve())
     if Path(settings.out).resolve() in inputs:
         raise UserError(

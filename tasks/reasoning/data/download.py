@@ -19,14 +19,14 @@ HUB_NAME = "openai/gsm8k"
 FILES = ("main/train-00000-of-00001.parquet", "main/test-00000-of-00001.parquet")
 
 
-class Settings(StrictModel):
+class DownloadSettings(StrictModel):
     """Where the files go."""
 
     data_dir: FilePath = Field(description="folder of the downloaded files")
 
 
 def main() -> None:
-    settings = settings_from(Settings)
+    settings = settings_from(DownloadSettings)
     for name in FILES:
         fetch_from_hub(HUB_NAME, name, Path(settings.data_dir) / Path(name).name)
 

@@ -45,7 +45,7 @@ INSTRUCTION = (
 )
 
 
-class Settings(StrictModel):
+class Gsm8kSettings(StrictModel):
     """Which rows to use."""
 
     source: str = Field(description="folder with the files of GSM8K")
@@ -164,7 +164,7 @@ def judged_solutions(
 # ---- files ---------------------------------------------------------------------------------------
 
 
-def prepare(settings: Settings) -> None:
+def prepare(settings: Gsm8kSettings) -> None:
     """Write all files. See the module's docstring."""
     source = Path(settings.source)
     folder = Path(settings.data_dir)
@@ -206,7 +206,7 @@ def prepare(settings: Settings) -> None:
 
 
 def main() -> None:
-    prepare(settings_from(Settings))
+    prepare(settings_from(Gsm8kSettings))
 
 
 if __name__ == "__main__":

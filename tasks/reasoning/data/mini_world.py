@@ -185,7 +185,7 @@ def annotated_scores(rng: random.Random, problem: Problem, lines: Sequence[str])
 # ---- files ---------------------------------------------------------------------------------------
 
 
-class Settings(StrictModel):
+class MiniWorldSettings(StrictModel):
     """Sizes of the world."""
 
     data_dir: FilePath = Field(description="folder of the rows")
@@ -210,7 +210,7 @@ def step_row(prompt: str, number: str, lines: Sequence[str], scores: Sequence[fl
     return {"id": number, "prompt": prompt, "steps": steps}
 
 
-def write_world(settings: Settings) -> None:
+def write_world(settings: MiniWorldSettings) -> None:
     """Write prompts, demonstrations and judged solutions.
 
     The judgements of steps_train.jsonl have the annotators' errors, those of steps_dev.jsonl are
@@ -243,7 +243,7 @@ def write_world(settings: Settings) -> None:
 
 
 def main() -> None:
-    write_world(settings_from(Settings))
+    write_world(settings_from(MiniWorldSettings))
 
 
 if __name__ == "__main__":

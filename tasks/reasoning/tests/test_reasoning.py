@@ -193,7 +193,7 @@ def test_annotators_stop_at_the_first_error_and_make_mistakes():
 def world(tmp_path_factory):
     folder = tmp_path_factory.mktemp("world")
     mini_world.write_world(
-        mini_world.Settings(data_dir=str(folder), demonstrations=20, judged=30, prompts=10)
+        mini_world.MiniWorldSettings(data_dir=str(folder), demonstrations=20, judged=30, prompts=10)
     )
     return folder
 
@@ -218,7 +218,9 @@ def test_files(world):
 
 def test_the_same_seed_writes_the_same_files(world, tmp_path):
     mini_world.write_world(
-        mini_world.Settings(data_dir=str(tmp_path), demonstrations=20, judged=30, prompts=10)
+        mini_world.MiniWorldSettings(
+            data_dir=str(tmp_path), demonstrations=20, judged=30, prompts=10
+        )
     )
     for path in world.glob("*.json*"):
         assert (tmp_path / path.name).read_bytes() == path.read_bytes()
@@ -294,7 +296,7 @@ def test_prepare(tmp_path, capsys):
     write_jsonl(source / "train.jsonl", rows)
     write_jsonl(source / "test_part.jsonl", rows[:3])
     out = tmp_path / "data"
-    gsm8k.prepare(gsm8k.Settings(source=str(source), data_dir=str(out), subset_size=150))
+    gsm8k.prepare(gsm8k.Gsm8kSettings(source=str(source), data_dir=str(out), subset_size=150))
     train, dev, test = (TASK.read(out / f"{split}.json") for split in ("train", "dev", "test"))
     assert len(train) + len(dev) == 150
     assert len(test) == 3
@@ -331,7 +333,7 @@ def test_malformed_rows(tmp_path, row, message):
 def test_too_few_problems(tmp_path):
     write_jsonl(tmp_path / "train.jsonl", [NATALIA])
     write_jsonl(tmp_path / "test.jsonl", [NATALIA])
-    settings = gsm8k.Settings(source=str(tmp_path), data_dir=str(tmp_path / "data"))
+    settings = gsm8k.Gsm8kSettings(source=str(tmp_path), data_dir=str(tmp_path / "data"))
     with pytest.raises(UserError, match="too few problems: none of 1 falls into"):
         gsm8k.prepare(settings)
 
@@ -339,7 +341,7 @@ def test_too_few_problems(tmp_path):
 def test_the_source_is_never_replaced(tmp_path):
     write_json(tmp_path / "train.json", [NATALIA] * 40)
     write_jsonl(tmp_path / "test.jsonl", [NATALIA])
-    settings = gsm8k.Settings(source=str(tmp_path), data_dir=str(tmp_path))
+    settings = gsm8k.Gsm8kSettings(source=str(tmp_path), data_dir=str(tmp_path))
     with pytest.raises(UserError, match=r"train\.json is the input, so it cannot be the output"):
         gsm8k.prepare(settings)
     assert read_json(tmp_path / "train.json") == [NATALIA] * 40

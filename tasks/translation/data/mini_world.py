@@ -165,7 +165,7 @@ def _false_mark(start: int, word: str) -> Judgement:
 # ---- files ---------------------------------------------------------------------------------------
 
 
-class Settings(StrictModel):
+class MiniWorldSettings(StrictModel):
     """Sizes of the world."""
 
     data_dir: FilePath = Field(description="folder of the rows")
@@ -199,7 +199,7 @@ def judged_rows(rng: random.Random, split: str, size: int) -> list[dict[str, Any
     return rows
 
 
-def write_world(settings: Settings) -> None:
+def write_world(settings: MiniWorldSettings) -> None:
     """Write sources, demonstrations and judged translations.
 
     The judgements of judged_train.jsonl are a rater's, those of judged_dev.jsonl are the truth.
@@ -222,7 +222,7 @@ def write_world(settings: Settings) -> None:
 
 
 def main() -> None:
-    write_world(settings_from(Settings))
+    write_world(settings_from(MiniWorldSettings))
 
 
 if __name__ == "__main__":

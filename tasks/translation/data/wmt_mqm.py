@@ -44,7 +44,7 @@ HUMAN = "ref"  # the system whose translations are by people
 PARTS = {"dev": 0.15, "test": 0.3, "train": 1.0}  # a document's hash is at most this
 
 
-class Settings(StrictModel):
+class WmtMqmSettings(StrictModel):
     """Folders of the published and of the prepared files."""
 
     source: FilePath = Field(description="folder with one .tsv file of MQM judgements")
@@ -173,7 +173,7 @@ def prompt_rows(
     return list(rows.values())
 
 
-def prepare(settings: Settings) -> None:
+def prepare(settings: WmtMqmSettings) -> None:
     """Read the file and write the parts.
 
     Raises:
@@ -214,7 +214,7 @@ def prepare(settings: Settings) -> None:
 
 
 def main() -> None:
-    prepare(settings_from(Settings))
+    prepare(settings_from(WmtMqmSettings))
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ SPANS, OMISSIONS, PAIRS = "span_segments", "omission_segments", "mqm_pairs"
 FILES = {"train": "judged_train.jsonl", "dev": "judged_dev.jsonl"}
 
 
-class Settings(StrictModel):
+class RMFileSettings(StrictModel):
     """The folder of the judgements and of the files."""
 
     data_dir: FilePath = Field(description="folder of judged_train.jsonl and judged_dev.jsonl")
@@ -107,7 +107,7 @@ def comparison_rows(judgements: Sequence[RatedTranslation]) -> list[dict[str, An
     return rows
 
 
-def write_files(settings: Settings) -> None:
+def write_files(settings: RMFileSettings) -> None:
     """Write all files, and print the number of rows and tags of each.
 
     Raises:
@@ -134,7 +134,7 @@ def write_files(settings: Settings) -> None:
 
 
 def main() -> None:
-    write_files(settings_from(Settings))
+    write_files(settings_from(RMFileSettings))
 
 
 if __name__ == "__main__":

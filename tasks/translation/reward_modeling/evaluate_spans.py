@@ -39,7 +39,7 @@ SHOWN = ("words/f1", "place/f1", "exact/f1", "mpp/f1")  # of the results
 Run = tuple[int, int, str]  # half-open places of words, tag
 
 
-class Settings(StrictModel):
+class EvaluateSpansSettings(StrictModel):
     """The reward model and the judgements."""
 
     ckpt: FilePath = Field(description="folder of a reward model of words")
@@ -173,7 +173,7 @@ def predicted_tags(
     return tags
 
 
-def evaluate(settings: Settings) -> dict[str, dict[str, float]]:
+def evaluate(settings: EvaluateSpansSettings) -> dict[str, dict[str, float]]:
     """Results of the model and of the baselines; also written to `output` and printed.
 
     Raises:
@@ -205,7 +205,7 @@ def evaluate(settings: Settings) -> dict[str, dict[str, float]]:
 
 
 def main() -> None:
-    evaluate(settings_from(Settings))
+    evaluate(settings_from(EvaluateSpansSettings))
 
 
 if __name__ == "__main__":

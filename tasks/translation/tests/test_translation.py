@@ -362,8 +362,8 @@ def test_pairs_compare_translations_of_a_source_by_their_scores():
 def world(tmp_path_factory):
     folder = tmp_path_factory.mktemp("world")
     settings = {"demonstrations": 20, "judged": 40, "prompts": 10}
-    mini_world.write_world(mini_world.Settings(data_dir=str(folder), **settings))
-    create_rm_files.write_files(create_rm_files.Settings(data_dir=str(folder)))
+    mini_world.write_world(mini_world.MiniWorldSettings(data_dir=str(folder), **settings))
+    create_rm_files.write_files(create_rm_files.RMFileSettings(data_dir=str(folder)))
     return folder
 
 
@@ -384,7 +384,7 @@ def test_files(world):
 
 def test_the_same_seed_writes_the_same_files(world, tmp_path):
     settings = {"demonstrations": 20, "judged": 40, "prompts": 10}
-    mini_world.write_world(mini_world.Settings(data_dir=str(tmp_path), **settings))
+    mini_world.write_world(mini_world.MiniWorldSettings(data_dir=str(tmp_path), **settings))
     for path in world.glob("*.json*"):
         assert (tmp_path / path.name).read_bytes() == path.read_bytes()
 
@@ -522,7 +522,7 @@ def test_evaluation_of_a_file(tmp_path, monkeypatch):
     row = row_of(judgement([("vekon", MAJOR)], response="lito vekon ramen"))
     write_jsonl(tmp_path / "judged.jsonl", [row])
     results = evaluate_spans.evaluate(
-        evaluate_spans.Settings(
+        evaluate_spans.EvaluateSpansSettings(
             ckpt="rm", source=str(tmp_path / "judged.jsonl"), output=str(tmp_path / "out.json")
         )
     )

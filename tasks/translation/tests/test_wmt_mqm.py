@@ -7,7 +7,7 @@ import pytest
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, write_jsonl, write_text
-from tasks.translation.data.wmt_mqm import Settings, part_of, prepare, read_mqm
+from tasks.translation.data.wmt_mqm import WmtMqmSettings, part_of, prepare, read_mqm
 from tasks.translation.mqm import MAJOR, MINOR, PUNCTUATION, read_rated, row_of
 from tasks.translation.reward_modeling.create_rm_files import severity_tags
 
@@ -113,7 +113,9 @@ def test_documents_are_split(tmp_path):
             rows.append(row(f"source {doc}", "b <v>c</v>", "Other", "Major", doc=doc))
             rows.append(row(f"source {doc}", "d", doc=doc, system="ref"))
     write(tmp_path / "x.tsv", rows)
-    prepare(Settings(source=str(tmp_path), data_dir=str(tmp_path / "out"), before_source="<2de>"))
+    prepare(
+        WmtMqmSettings(source=str(tmp_path), data_dir=str(tmp_path / "out"), before_source="<2de>")
+    )
     for part in ("train", "dev", "test"):
         judged = read_rated(tmp_path / "out" / f"judged_{part}.jsonl")
         assert {judgement.prompt.meta["doc"] for judgement in judged} == set(documents(part, 2))
@@ -135,7 +137,7 @@ def test_a_subset_is_a_fixed_sample(tmp_path):
     for name, order in (("first", rows), ("second", rows[::-1])):
         write(tmp_path / "x.tsv", order)
         settings = {"source": str(tmp_path), "data_dir": str(tmp_path / name)}
-        prepare(Settings(**settings, subset_size=5))
+        prepare(WmtMqmSettings(**settings, subset_size=5))
         chosen.append(read_rated(tmp_path / name / "judged_train.jsonl"))
     assert chosen[0] == chosen[1] and len(chosen[0]) == 5
     responses = [judgement.response for judgement in chosen[0]]
@@ -146,7 +148,7 @@ def test_a_subset_is_a_fixed_sample(tmp_path):
 
 
 def test_a_folder_needs_one_file_and_enough_documents(tmp_path):
-    settings = Settings(source=str(tmp_path), data_dir=str(tmp_path / "out"))
+    settings = WmtMqmSettings(source=str(tmp_path), data_dir=str(tmp_path / "out"))
     with pytest.raises(UserError, match="has 0 .tsv files; one is needed"):
         prepare(settings)
     write(tmp_path / "x.tsv", [row("a", "b", doc=documents("train", 1)[0])])
