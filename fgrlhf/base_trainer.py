@@ -151,7 +151,7 @@ class BaseTrainer(ABC):
     def restore(self, state: dict) -> None:
         self.step = state["step"]
         self.best = state["best"]
-        self.dev_values = state.get("dev_values", [])  # earlier releases did not save it
+        self.dev_values = state.get("dev_values", [])
 
     def pending_tensors(self) -> dict[str, Tensor]:
         """What was sampled for later steps, as tensors by name; all processes call this."""

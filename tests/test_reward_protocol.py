@@ -58,6 +58,7 @@ def test_a_request_by_hand():
             "context": [],
             "response_mark": [],
             "keeps_end": False,
+            "spaces": None,
         },
     }
     places = [(item["prompt"], item["response"]) for item in request["items"]]

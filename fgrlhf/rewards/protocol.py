@@ -47,14 +47,13 @@ class PrefixRow(StrictModel):
     @classmethod
     def of(cls, words: Prefix | Sequence[str]) -> dict[str, Any]:
         prefix = Prefix.of(words)
-        row = {
+        return {
             "words": list(prefix.words),
             "context": [[part.start, part.stop] for part in prefix.context],
             "response_mark": list(prefix.response_mark),
             "keeps_end": prefix.keeps_end,
+            "spaces": None if prefix.spaces is None else list(prefix.spaces),
         }
-        # servers of earlier releases do not have the key
-        return row if prefix.spaces is None else {**row, "spaces": list(prefix.spaces)}
 
     def prefix(self) -> Prefix:
         """Raises `ValueError` if context or white space do not fit the words."""

@@ -461,7 +461,7 @@ def _check_same_run(trainer, state: dict, folder: Path) -> None:
 
 def _check_same_inputs(trainer, state: dict, folder: Path) -> None:
     """Raise `UserError` in the first process if the contents of the run's inputs have changed."""
-    before = state.get("inputs", {})  # earlier releases recorded none
+    before = state.get("inputs", {})
     changed = []
     for path, now in trainer.input_digests.items():
         if before.get(path, now) != now:

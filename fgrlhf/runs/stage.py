@@ -457,8 +457,7 @@ def _input_changes(path: Path, inputs: Iterable[str | Path]) -> list[str]:
     changes = []
     for name, value in now.items():
         if name not in recorded:
-            if not name.startswith(SEGMENTER_INPUT):  # earlier releases recorded none
-                changes.append(f"{name}: is an input now")
+            changes.append(f"{name}: is an input now")
         elif recorded[name] != value:
             changes.append(input_change(name, recorded[name], value))
     changes += [f"{name}: was an input" for name in recorded if name not in now]
