@@ -7,7 +7,6 @@ from faults.folders import Folders
 from faults.idle import Idle
 from faults.kill import Kill
 from faults.numbers import Numbers
-from faults.outputs import Outputs
 from faults.ranks import Ranks
 from faults.samplers import Samplers
 from faults.servers import Servers
@@ -17,7 +16,6 @@ from faults.together import Together
 _ALL = (
     Kill,
     Configs,
-    Outputs,
     Streams,
     Disk,
     Checkpoints,

@@ -274,9 +274,16 @@ def test_convert_counts_what_it_loses(tmp_path, capsys):
 
 
 def test_no_file_that_is_read_is_replaced(tmp_path):
-    """The prompts of a conversion, and the source of an import by its report."""
+    """The source, the prompts of a conversion, and the source of an import by its report."""
     write_feedback_files(tmp_path)
     prompts, source = str(tmp_path / "train.json"), str(tmp_path / "train_feedback.json")
+    for command in (
+        ["convert", "format=spans"],
+        ["import", "from=doccano"],
+        ["export", "to=spans"],
+    ):
+        with pytest.raises(UserError, match=r"train_feedback\.json is the input"):
+            data.main([command[0], source, source, command[1]])
     task = ["task=qa_feedback", "source=preference", f"prompts={prompts}"]
     with pytest.raises(UserError, match=r"train\.json is the input"):
         data.main(["convert", source, prompts, "format=comparisons", "to=pairs", *task])
