@@ -288,12 +288,13 @@ def read_inside(row: Row, name: str, kind: type[Part], place: str, element: Any)
     values = dict(check_object(place, element))
     used = set()
     for part in kind.model_fields:
-        path = row.columns.get(f"{name}.{part}")
-        used |= {path or part, str(path).partition(".")[0]}
-        if path is None:
+        column = f"{name}.{part}"
+        path = str(row.columns.get(column, part))
+        used |= {path, path.partition(".")[0]}
+        if column not in row.columns:
             continue
         try:
-            values[part] = look_up(element, str(path))
+            values[part] = look_up(element, path)
         except RowError as error:
             raise RowError(f"{place}.{error.key}", error.reason) from None
     row.counts.update(f"{NOT_READ}, `{name}.{key}`" for key in element if key not in used)
