@@ -102,7 +102,7 @@ def test_severities_are_kept():
     "error, message",
     [
         ({"end": 99}, "`feedback.errors[0].end`: is 99, but the response has 17 characters"),
-        ({"kind": "x"}, "`feedback.errors[0].kind`: is not a key of an error"),
+        ({"kind": "x"}, "`feedback.errors[0].kind`: unknown key"),
         ({"error type": None}, "`feedback.errors[0].error type`: must be a text"),
     ],
 )

@@ -11,8 +11,10 @@ own id that looks like such a number, or is no text, is kept in `Prompt.meta` to
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic import Field
+
 from fgrlhf.base.errors import shorten
-from fgrlhf.base.records import RowError, check_list, check_object, check_text
+from fgrlhf.base.records import AnyText, Record, Text, check_list, check_object, check_text, read
 from fgrlhf.data.format import span_in
 from fgrlhf.data.judgements import (
     NO_ERROR,
@@ -28,7 +30,6 @@ from fgrlhf.text_types import Prompt
 from tasks.qa_feedback.feedback import ERRORS, MISSING, error_json
 
 TYPE = "error type"
-ERROR_KEYS = (TYPE, "explanation", "start", "end", "severity")
 RESPONSE = "prediction 1"
 FEEDBACK = "feedback"
 ROW_ID = "row id"  # key of `Prompt.meta`
@@ -75,18 +76,19 @@ def _list(feedback: Mapping[str, Any], key: str) -> list[Any]:
     return check_list(f"{FEEDBACK}.{key}", feedback.get(key, []))
 
 
+class _Error(Record, extra="forbid"):
+    label: Text = Field(alias=TYPE)
+    explanation: AnyText = ""
+    start: int
+    end: int
+    severity: Text | None = None
+
+
 def _error(key: str, value: Any, response: str) -> Judgement:
-    error = check_object(key, value)
-    unknown = [name for name in error if name not in ERROR_KEYS]
-    if unknown:
-        raise RowError(f"{key}.{unknown[0]}", "is not a key of an error")
-    start, end = span_in(key, error.get("start"), error.get("end"), response)
-    explanation = check_text(f"{key}.explanation", error.get("explanation", ""), may_be_blank=True)
-    severity = error.get("severity")
-    if severity is not None:
-        check_text(f"{key}.severity", severity)
-    label = check_text(f"{key}.{TYPE}", error.get(TYPE))
-    return Judgement(ERRORS, label, start, end, severity, evidence=explanation or None)
+    error = read(_Error, value, key)
+    start, end = span_in(key, error.start, error.end, response)
+    evidence = error.explanation or None
+    return Judgement(ERRORS, error.label, start, end, error.severity, evidence=evidence)
 
 
 def _missing(key: str, value: Any) -> Judgement:
