@@ -225,18 +225,18 @@ def test_convert_counts_what_it_loses(tmp_path, capsys):
         (
             {"response": "ab", "spans": [span, span]},
             ["format=spans", "columns={spans.label: type}"],
-            ["  not read, `spans.label`: 2", "  not read, `spans.note`: 2"],
+            ["  `spans.label`, not read: 2", "  `spans.note`, not read: 2"],
         ),
         (
             {"response": "ab", "spans": [span]},
             ["format=spans", "to=judgements"],
-            ["  not read, `spans.type`: 1", "  not read, `spans.note`: 1"],
+            ["  `spans.type`, not read: 1", "  `spans.note`, not read: 1"],
         ),
-        ({"prompt": "p", "steps": [step]}, ["format=steps"], ["  not read, `steps.note`: 1"]),
+        ({"prompt": "p", "steps": [step]}, ["format=steps"], ["  `steps.note`, not read: 1"]),
         (
             {"input": "p Step 1: a ки\nStep 2: b", "label": "p Step 1: a +\nStep 2: b"},
             ["format=steps"],
-            ["  not read, texts after the last mark of a solution: 1"],
+            ["  texts after the last mark of a solution, not read: 1"],
         ),
         ({"prompt": "p", "steps": [rated]}, ["format=steps"], []),
         (

@@ -40,7 +40,6 @@ Item = TypeVar("Item")
 Part = TypeVar("Part", bound=Record)
 RESPONSE, SOURCE = "response", "source"
 SIDES = (RESPONSE, SOURCE)
-NOT_READ = "not read"  # begins the counts of what a row states and its format does not read
 
 
 @dataclass(frozen=True)
@@ -297,5 +296,5 @@ def read_inside(row: Row, name: str, kind: type[Part], place: str, element: Any)
             values[part] = look_up(element, path)
         except RowError as error:
             raise RowError(f"{place}.{error.key}", error.reason) from None
-    row.counts.update(f"{NOT_READ}, `{name}.{key}`" for key in element if key not in used)
+    row.counts.update(f"`{name}.{key}`, not read" for key in element if key not in used)
     return read(kind, values, place)

@@ -38,7 +38,6 @@ from fgrlhf.base.records import (
 )
 from fgrlhf.data.comparison_rows import COMPARISONS
 from fgrlhf.data.format import (
-    NOT_READ,
     SOURCE,
     Format,
     Mark,
@@ -253,7 +252,7 @@ def _parse_steps(row: Row, number: int) -> JudgedResponse:
     if row.first_given("steps", "input", "completions") == "input":  # Math-Shepherd
         problem, marked = split_marked_steps(row.text("input"), row.text("label"))
         if text_after_marks(row.text("input")):
-            row.counts[f"{NOT_READ}, {AFTER_MARKS}"] += 1
+            row.counts[AFTER_MARKS] += 1
         text = PromptText(problem)
         steps = [_scored(step, is_good) for step, is_good in marked]
     else:

@@ -28,7 +28,7 @@ STEP_MARK = "ки"  # after each step of a Math-Shepherd row
 FIRST_STEPS = ("Step 1:", "step 1:")  # beginnings of the first step
 END_OF_PROBLEM = "?"  # where no step has a number
 GOOD_STEP, BAD_STEP = "+", "-"
-AFTER_MARKS = "texts after the last mark of a solution"  # in counts of what is lost
+AFTER_MARKS = "texts after the last mark of a solution, not read"  # in counts of what is lost
 
 
 @dataclass(frozen=True)

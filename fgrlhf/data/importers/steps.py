@@ -12,7 +12,6 @@ from fgrlhf.data.importers.files import read_objects, whole_number
 from fgrlhf.data.importers.report import Report
 from fgrlhf.data.judgements import JudgedResponse
 from fgrlhf.data.rows import Columns, Row
-from fgrlhf.data.shapes import AFTER_MARKS, text_after_marks
 
 PRM800K_COLUMNS = {"prompt": "question.problem", "steps": "label.steps"}  # a task's word
 PROCESSBENCH_COLUMNS = {"prompt": "problem", "first_error": "label"}
@@ -130,16 +129,12 @@ def _read(path: str | Path, columns: Columns, report: Report) -> list[JudgedResp
 
 
 def _count_losses(row: Mapping[str, Any], n_read: int, report: Report) -> None:
-    """Count the completions of PRM800K and the texts of Math-Shepherd that are not read.
+    """Count the completions of PRM800K that are not read.
 
     Args:
       n_read: how many steps were read. The solution ends after them.
     """
     label = row.get("label")
-    marked = row.get("input")
-    is_marked = row.get("steps") is None and isinstance(label, str) and isinstance(marked, str)
-    if is_marked and text_after_marks(str(marked)):
-        report.losses[AFTER_MARKS] += 1
     steps = label.get("steps") if isinstance(label, Mapping) else None
     if not isinstance(steps, list):
         return
