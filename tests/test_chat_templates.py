@@ -7,7 +7,7 @@ model's turn.
 
 import json
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -329,6 +329,28 @@ def test_a_prompt_does_not_depend_on_the_day(monkeypatch):
     policy = policy_of("smollm3", "bytes")
     assert policy.tokenize([QUESTION])["input_ids"] == expected
     assert "strftime_now" in policy.tokenizer.chat_template  # it is saved as it was
+
+
+def test_the_date_of_one_of_several_templates_is_fixed(monkeypatch):
+    style = STYLES["smollm3"]
+    expected = policy_of("smollm3", "bytes").tokenize([QUESTION])["input_ids"]
+    several = {"default": style.template, "tool_use": "x"}
+    monkeypatch.setitem(STYLES, "several", replace(style, template=several))
+    monkeypatch.setattr(Clock, "now", staticmethod(lambda: datetime(2031, 3, 1)))
+    assert policy_of("several", "bytes").tokenize([QUESTION])["input_ids"] == expected
+
+
+def test_a_template_that_reads_parts_of_messages_gets_them(monkeypatch):
+    """Those of models with images, for which a text is nothing."""
+    parts = "{% for c in m.content if c.type == 'text' %}{{ c.text }}{% endfor %}"
+    of_parts = CHATML.replace("{{ m.content }}", parts)
+    monkeypatch.setitem(STYLES, "parts", Style(of_parts, IM, eos="<|im_end|>"))
+    policy, plain = policy_of("parts", "bytes"), policy_of("chatml", "bytes")
+    assert policy.tokenize([QUESTION])["input_ids"] == plain.tokenize([QUESTION])["input_ids"]
+    assert learned(policy, "a dog") == learned(plain, "a dog") == "a dog<|im_end|>"
+    monkeypatch.setitem(STYLES, "nothing", Style(CHATML.replace("m.content", "m.x"), IM))
+    with pytest.raises(UserError, match="does not write the user's message"):
+        policy_of("nothing", "bytes")
 
 
 def test_prompts_with_equal_texts_and_other_turns_are_different():

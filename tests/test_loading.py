@@ -122,6 +122,67 @@ def test_weights_that_are_not_finite_are_refused(saved, bad):
         load_weights(AutoModelForSeq2SeqLM, saved)
 
 
+def test_sizes_of_another_model_are_named(saved):
+    change_config(saved, d_ff=44)
+    with pytest.raises(ValueError, match=r"has the size \(.*\), but the config requires \("):
+        load_weights(AutoModelForSeq2SeqLM, saved)
+
+
+def test_what_is_no_file_or_no_setting_is_said(saved):
+    settings = saved / "generation_config.json"
+    settings.write_text("{")
+    with pytest.raises(UserError, match="generation_config.json is not valid JSON"):
+        load_policy(saved)
+    settings.write_text("[]")
+    with pytest.raises(UserError, match="generation_config.json must be a JSON object"):
+        load_policy(saved)
+    settings.write_text("{}")
+    (saved / "tokenizer.json").write_text("version https://git-lfs.github.com/spec/v1\noid x\n")
+    with pytest.raises(UserError, match="tokenizer.json is a pointer of Git LFS.*git lfs pull"):
+        load_policy(saved)
+    (saved / "tokenizer.json").write_text("x")
+    with pytest.raises(UserError, match="one of its JSON files is damaged"):
+        load_policy(saved)
+
+
+# ---- weights of few bits -------------------------------------------------------------------------
+
+
+def rounded_to_fp8(folder, scale: str) -> torch.Tensor:
+    """Save a Llama with projections in 8 bits; returns the projection that they stand for."""
+    tiny.policy("llama").save(folder)
+    tensors = load_file(folder / "model.safetensors")
+    stored = {}
+    for name, tensor in tensors.items():
+        stored[name] = tensor
+        if "proj" in name:
+            unit = tensor.abs().max() / 448  # the largest number
+            stored[name] = (tensor / unit).to(torch.float8_e4m3fn)
+            stored[f"{name}{scale}"] = unit.reshape(1, 1)
+    save_file(stored, folder / "model.safetensors", {"format": "pt"})
+    name = "model.layers.0.mlp.up_proj.weight"
+    return stored[name].float() * stored[f"{name}{scale}"]
+
+
+def test_weights_in_8_bits_become_ordinary_ones(tmp_path):
+    expected = rounded_to_fp8(tmp_path / "start", "_scale_inv")
+    fp8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
+    change_config(tmp_path / "start", quantization_config=fp8)
+    load_policy(tmp_path / "start").save(tmp_path / "saved")
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "saved")
+    assert torch.allclose(model.model.layers[0].mlp.up_proj.weight, expected, rtol=1e-5)
+    assert "quantization_config" not in json.loads((tmp_path / "saved/config.json").read_text())
+    assert load_policy(tmp_path / "start", empty=True).model.device.type == "meta"
+
+
+@pytest.mark.parametrize("config", [{}, {"quantization_config": {"quant_method": "unknown"}}])
+def test_rounded_weights_that_nothing_describes_are_refused(config, tmp_path):
+    rounded_to_fp8(tmp_path, "_scale")
+    change_config(tmp_path, **config)
+    with pytest.raises(UserError, match="weights are rounded to a few bits"):
+        load_policy(tmp_path)
+
+
 def test_large_finite_weights_are_accepted(saved):
     tensors = load_file(str(saved / "model.safetensors"))
     tensors["shared.weight"].fill_(3e38)

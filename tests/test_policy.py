@@ -688,6 +688,16 @@ def test_an_end_token_outside_the_vocabulary_is_refused(wrong, tmp_path):
         load_policy(tmp_path)
 
 
+def test_an_ordinary_token_that_would_end_responses_is_refused(tmp_path):
+    """Config classes have end tokens of their own, such as Llama's 2."""
+    tiny.policy("gpt2").save(tmp_path)
+    changed(tmp_path, "generation_config.json", eos_token_id=5)
+    with pytest.raises(UserError, match=r"ordinary token '▁red' \(eos_token_id 5\).*</s> \(1\)"):
+        load_policy(tmp_path)
+    changed(tmp_path, "generation_config.json", eos_token_id=[])
+    assert load_policy(tmp_path).eos_ids == [1]  # the tokenizer's
+
+
 # ---- logits that are not finite ------------------------------------------------------------------
 
 

@@ -177,7 +177,7 @@ class Policy(nn.Module, ABC):
     def _configured_eos_ids(self) -> list[int]:
         """The end-of-sequence tokens of the generation config, else that of the tokenizer."""
         eos = self.model.generation_config.eos_token_id
-        if eos is None:
+        if eos is None or eos == []:
             eos = self.tokenizer.eos_token_id
         if eos is None:
             return []

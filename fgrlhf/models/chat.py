@@ -74,6 +74,15 @@ class ChatTemplate:
         self.tokenizer = tokenizer
         self.max_input_len = max_input_len
         self.template = self._without_clock()
+        self.has_parts = False  # whether the template reads a message's content as a list of parts
+        asked = [(USER, PLACEHOLDER)]
+        if PLACEHOLDER not in self._opened(asked):
+            self.has_parts = True
+            if PLACEHOLDER not in self._opened(asked):
+                raise UserError(
+                    "the chat template of the policy's tokenizer does not write the user's message,"
+                    f" so there would be no prompt: {WAY_OUT}"
+                )
         template_length = self._length(self.write(Prompt("", "")))
         if template_length >= max_input_len:
             raise UserError(
@@ -291,7 +300,9 @@ class ChatTemplate:
     def _without_clock(self) -> str | None:
         """The template with `DATE` instead of the current date; None: the tokenizer's own."""
         template = self.tokenizer.chat_template
-        if not isinstance(template, str) or not CLOCK.search(template):
+        if isinstance(template, dict):  # several templates by name; this one is for conversations
+            template = template.get("default")
+        if template is None or not CLOCK.search(template):
             return None
         print_once(
             "note: the chat template writes the current date. Prompts have"
@@ -303,7 +314,10 @@ class ChatTemplate:
         return self._apply(messages, name, add_generation_prompt=True)
 
     def _apply(self, messages: Sequence[Message], name: str, **options: bool) -> str:
-        conversation = [{"role": role, "content": text} for role, text in messages]
+        conversation = [
+            {"role": role, "content": [{"type": "text", "text": text}] if self.has_parts else text}
+            for role, text in messages
+        ]
         try:
             return self.tokenizer.apply_chat_template(
                 conversation, chat_template=self.template, tokenize=False, **options

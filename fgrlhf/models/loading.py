@@ -8,6 +8,7 @@ adds the setting that names the folder and the way out.
 
 import json
 import os
+import re
 from collections.abc import Iterable, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,6 +46,14 @@ LAYER_KEYS = (
     "decoder_layers",
 )
 MAX_NAMES = 3  # of tensors, in a message
+# Formats of rounded weights that transformers can turn into ordinary ones.
+DEQUANTIZED = ("fp8", "mxfp4")
+# Tensors that files of rounded weights have beside them.
+OF_ROUNDED = re.compile(
+    r"(_scale|_scales|_scale_inv|_packed|_blocks|\.scales|\.qweight|\.qzeros|\.absmax|\.SCB)$"
+)
+LFS_POINTER = b"version https://git-lfs"  # how it begins
+FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def load_config(path: str | Path, **changes: Any) -> PretrainedConfig:
@@ -55,7 +64,8 @@ def load_config(path: str | Path, **changes: Any) -> PretrainedConfig:
     would change from one forward pass to the next, and DDP fails if parameters get no gradient.
     Experts of Switch Transformers and NLLB-MoE take every token: with a limit, scoring a whole text
     leaves tokens out that sampling, token by token, does not. BigBird has full attention: its
-    sparse one turns into it for good when the first short text is read.
+    sparse one turns into it for good when the first short text is read. Weights that are rounded to
+    8 or 4 bits become ordinary ones.
 
     Raises:
       ValueError: the reason.
@@ -66,6 +76,7 @@ def load_config(path: str | Path, **changes: Any) -> PretrainedConfig:
     with _reason_in_one_sentence(path):
         config = AutoConfig.from_pretrained(path, **SAFE, **changes)
     check_sizes(config)
+    _dequantize(config)
     for key in config.to_dict():
         if key.endswith("layerdrop"):  # BART has one for each stack
             setattr(config, key, 0.0)
@@ -78,6 +89,22 @@ def load_config(path: str | Path, **changes: Any) -> PretrainedConfig:
     if hasattr(config, "max_seq_len") and not hasattr(config, "max_position_embeddings"):
         config.max_position_embeddings = config.max_seq_len
     return config
+
+
+def _dequantize(config: PretrainedConfig) -> None:
+    """Let transformers make ordinary weights of rounded ones. Raises `ValueError` if it cannot."""
+    rounding = getattr(config, "quantization_config", None)
+    if rounding is None:
+        return
+    settings = rounding if isinstance(rounding, dict) else rounding.to_dict()
+    method = settings.get("quant_method")
+    if method not in DEQUANTIZED:
+        raise ValueError(
+            f"its weights are rounded to a few bits (quant_method {shorten(repr(method), 40)} in"
+            f" its config.json), and only those of {' and '.join(DEQUANTIZED)} can be made"
+            " ordinary again: name the model from which it was made."
+        )
+    config.quantization_config = {**settings, "dequantize": True}
 
 
 def load_generation_config(path: str | Path) -> GenerationConfig:
@@ -199,6 +226,7 @@ def load_weights(
     """
     _check_folder(path)
     refuse_unnamed_weights(Path(path))
+    was_rounded = getattr(arguments.get("config"), "quantization_config", None) is not None
     with _reason_in_one_sentence(path):
         model, report = model_class.from_pretrained(
             path,
@@ -235,6 +263,9 @@ def load_weights(
             f" ({_some(missing)}), so the model would be partly random."
             f"{_under_another_name(missing, report['unexpected_keys'])}"
         )
+    _check_ordinary(model, report["unexpected_keys"])
+    if was_rounded:
+        model._weight_conversions = None  # they would round the weights again when they are saved
     extra = sorted(report["unexpected_keys"]) if exact else []
     if extra:
         raise ValueError(
@@ -243,6 +274,17 @@ def load_weights(
         )
     _check_finite(model)
     return model
+
+
+def _check_ordinary(model: PreTrainedModel, unexpected: Iterable[str]) -> None:
+    """Raise `ValueError` if the weights are rounded, so that a scale is missing in the model."""
+    rounded = [name for name in unexpected if OF_ROUNDED.search(name)]
+    rounded += [name for name, p in model.named_parameters() if p.dtype not in FLOATS]
+    if rounded:
+        raise ValueError(
+            f"its weights are rounded to a few bits ({_some(sorted(rounded))}), in a form that its"
+            " config.json does not describe: name the model from which it was made."
+        )
 
 
 def _under_another_name(missing: Sequence[str], unexpected: Iterable[str]) -> str:
@@ -302,10 +344,29 @@ def _check_folder(path: str | Path) -> None:
             raise ValueError(
                 f"its file {shorten(file.name)} is a symbolic link that leads out of the folder."
             )
+    _check_complete(files)
     refuse_adapter(folder)
     _check_index(folder)
     refuse_other_weights(folder, files)
     _check_code(folder)
+
+
+def _check_complete(files: Sequence[Path]) -> None:
+    """Refuse a pointer of Git LFS in place of a file, and damaged settings of its generation.
+
+    transformers leaves the latter out, and takes the end of a response from config.json instead.
+    """
+    for file in files:
+        if not file.is_file():
+            continue
+        with file.open("rb") as stream:
+            if stream.read(len(LFS_POINTER)) == LFS_POINTER:
+                raise ValueError(
+                    f"its file {shorten(file.name)} is a pointer of Git LFS, without the content:"
+                    " fetch it with `git lfs pull` in the folder."
+                )
+        if file.name == "generation_config.json":
+            _read_object(file)
 
 
 def _stays_inside(link: Path, folder: Path) -> bool:
@@ -439,6 +500,8 @@ def _sentence(path: str | Path, error: BaseException) -> str:
             " writes."
         )
     kind = type(error).__name__
+    if isinstance(error, json.JSONDecodeError):
+        return f"one of its JSON files is damaged ({shorten(text, 200)}): copy or fetch it again."
     if not text:
         return f"its files are damaged ({kind})."
     first_line = shorten(text.splitlines()[0], 300)

@@ -28,6 +28,7 @@ from fgrlhf.base.shared_messages import print_once
 from fgrlhf.kernels.install import shares_cache, shares_prompts
 from fgrlhf.models.base import Policy, name_of
 from fgrlhf.models.causal import SharedCacheSteps
+from fgrlhf.models.chat import special_ids
 from fgrlhf.models.decoding import Steps
 from fgrlhf.models.encoder_decoder import EncoderDecoderPolicy, EncoderDecoderSteps
 from fgrlhf.models.loading import max_positions
@@ -82,7 +83,11 @@ class _Trial:
 
 
 def check_special_tokens(policy: Policy) -> None:
-    """Raise `UserError` if a token that every run needs is not in the model's vocabulary."""
+    """Raise `UserError` if a token that every run needs is not in the model's vocabulary.
+
+    Or if an ordinary token would end a response: the class of a config has a number of its own for
+    the end token, which need not be that of the tokenizer.
+    """
     needed = {"eos_token_id": policy.end_id, "pad_token_id": policy.tokenizer.pad_token_id}
     if isinstance(policy, EncoderDecoderPolicy):
         start = getattr(policy.model.config, "decoder_start_token_id", None)
@@ -95,6 +100,16 @@ def check_special_tokens(policy: Policy) -> None:
                 f" but its tokens are 0 to {policy.num_embeddings - 1}: correct config.json,"
                 " generation_config.json or tokenizer_config.json of its folder"
             )
+    tokenizer = policy.tokenizer
+    marked = {*special_ids(tokenizer), *tokenizer.added_tokens_decoder}
+    if policy.end_id not in marked and tokenizer.eos_token is not None:
+        text = shorten(repr(tokenizer.convert_ids_to_tokens(policy.end_id)), 40)
+        raise UserError(
+            f"the model {name_of(tokenizer)} ends a response with the ordinary token {text}"
+            f" (eos_token_id {policy.end_id}), but its tokenizer with {tokenizer.eos_token}"
+            f" ({tokenizer.eos_token_id}): correct eos_token_id in generation_config.json, or in"
+            " config.json if there is none"
+        )
 
 
 @torch.no_grad()
