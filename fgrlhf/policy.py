@@ -307,8 +307,7 @@ def _without_weights(
     Raises:
       ValueError: the config does not describe a model.
     """
-    if hasattr(config, "quantization_config"):
-        del config.quantization_config  # the weights will be ordinary ones
+    vars(config).pop("quantization_config", None)  # the weights will be ordinary ones
     try:
         with torch.device("meta"):
             model = auto_class.from_config(config, dtype=dtype, **SAFE)
