@@ -631,6 +631,16 @@ PAIR = {"chosen": [USER, GOOD], "rejected": [USER, BAD]}
     [
         (PROMPTS, {"prompt": [{**USER, "content": ""}]}, "`prompt`: must be a text that is not"),
         (DEMONSTRATIONS, {"messages": TALK}, "`messages[2].role`: the last message must be the"),
+        (
+            DEMONSTRATIONS,
+            {"messages": [*TALK, {**GOOD, "reasoning_content": "two and two"}]},
+            "`messages[3].reasoning_content`: is no part of `content`, so it would be lost: write",
+        ),
+        (
+            PROMPTS,
+            {"prompt": [*TALK[:2], {"role": "user", "content": None, "tool_calls": [1]}]},
+            "`prompt[2].tool_calls`: is no part of `content`, so it would be lost: write it there",
+        ),
         (DEMONSTRATIONS, {"messages": [GOOD]}, "`messages`: has no message before the answer"),
         (COMPARISONS, {**PAIR, "rejected": [*TALK, BAD]}, "`rejected`: begins with other messages"),
         (COMPARISONS, {**PAIR, "chosen": [USER]}, "`chosen[0].role`: the last message must be"),

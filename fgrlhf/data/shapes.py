@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from os.path import commonprefix
 from typing import Any, Literal
 
+from pydantic import model_validator
+
 from fgrlhf.base.records import (
     AnyText,
     Number,
@@ -28,6 +30,13 @@ STEP_MARK = "ки"  # after each step of a Math-Shepherd row
 FIRST_STEPS = ("Step 1:", "step 1:")  # beginnings of the first step
 END_OF_PROBLEM = "?"  # where no step has a number
 GOOD_STEP, BAD_STEP = "+", "-"
+_THOUGHTS = "write it there in the form of the model's chat template, such as <think>...</think>"
+_CALLS = "write it there as the model does, or leave out the row"
+# keys of a message that templates write besides its content -> what to do
+NOT_IN_CONTENT = {
+    **dict.fromkeys(["reasoning_content", "reasoning", "thinking"], _THOUGHTS),
+    **dict.fromkeys(["tool_calls", "function_call"], _CALLS),
+}
 AFTER_MARKS = "texts after the last mark of a solution, not read"  # in counts of what is lost
 
 
@@ -50,6 +59,14 @@ class PromptText:
 class _Message(Record):
     role: Literal["system", "user", "assistant"]
     content: AnyText
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_all_in_its_content(cls, message: Any) -> Any:
+        for name, way_out in NOT_IN_CONTENT.items():
+            if isinstance(message, Mapping) and message.get(name):
+                raise RowError(name, f"is no part of `content`, so it would be lost: {way_out}")
+        return message
 
 
 def messages_of(key: str, value: Any) -> list[Message]:
