@@ -27,7 +27,7 @@ from interface_html.outputs import OutputSettings
 from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
 
 
-class AgreementSettings(OutputSettings):
+class FeedbackAgreementSettings(OutputSettings):
     """The judgements to compare."""
 
     task: str = Field(description=TASK_HELP)
@@ -42,7 +42,7 @@ class AgreementSettings(OutputSettings):
     out: FilePath | None = Field(default=None, description="a JSON file to write the figures to")
 
 
-def write_report(settings: AgreementSettings) -> dict[str, Figure]:
+def write_report(settings: FeedbackAgreementSettings) -> dict[str, Figure]:
     """Print what was judged, the figures and the agreement of every two annotators.
 
     They are written to `out` if it is set.
@@ -75,7 +75,7 @@ def write_report(settings: AgreementSettings) -> dict[str, Figure]:
     return figures
 
 
-def _read_judgements(settings: AgreementSettings) -> tuple[FeedbackTask, list[JudgedItem]]:
+def _read_judgements(settings: FeedbackAgreementSettings) -> tuple[FeedbackTask, list[JudgedItem]]:
     paths = [path for path in settings.files.split(",") if path]
     records = [path for path in settings.records.split(",") if path]
     if bool(settings.db) == bool(paths):
@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """The program `fgrlhf feedback agreement`."""
     write_report(
         settings_from(
-            AgreementSettings, argv, "usage: fgrlhf feedback agreement TASK [key=value ...]"
+            FeedbackAgreementSettings, argv, "usage: fgrlhf feedback agreement TASK [key=value ...]"
         )
     )
 

@@ -351,7 +351,7 @@ def _exact(weights: Sequence[float] | None, count: int) -> list[Fraction]:
     return [Fraction(weight) for weight in weights]
 
 
-class ExportSettings(OutputSettings):
+class FeedbackExportSettings(OutputSettings):
     """The submissions to export."""
 
     task: str = Field(description=TASK_HELP)
@@ -388,7 +388,7 @@ class ExportSettings(OutputSettings):
     )
 
 
-def export(settings: ExportSettings) -> int:
+def export(settings: FeedbackExportSettings) -> int:
     """Write the file, whole or not at all. Returns the number of rows.
 
     Raises:
@@ -439,7 +439,7 @@ def export(settings: ExportSettings) -> int:
     return len(rows)
 
 
-def _check_settings(settings: ExportSettings) -> None:
+def _check_settings(settings: FeedbackExportSettings) -> None:
     """Raise `UserError` if a setting would have no effect."""
     if settings.weights is None and settings.least_weight is not None:
         raise UserError(
@@ -484,7 +484,7 @@ def _check_feedback(task: FeedbackTask, items: Sequence[Item], db: str) -> None:
 
 def _no_rows_text(
     schema: Schema,
-    settings: ExportSettings,
+    settings: FeedbackExportSettings,
     items: Sequence[Item],
     submissions: Sequence[Submission],
     not_counted: str,
@@ -578,7 +578,9 @@ def _skipped_text(skips: Sequence[Skip]) -> str:
 def main(argv: Sequence[str] | None = None) -> None:
     """The program `fgrlhf feedback export`."""
     export(
-        settings_from(ExportSettings, argv, "usage: fgrlhf feedback export TASK [key=value ...]")
+        settings_from(
+            FeedbackExportSettings, argv, "usage: fgrlhf feedback export TASK [key=value ...]"
+        )
     )
 
 

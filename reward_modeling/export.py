@@ -63,7 +63,7 @@ SAMPLES = (
 SAMPLE_WITH_LINES = ("Name two colours.", "Two of them:\n\n1. red\n   - dark red\n2. blue")
 
 
-class ExportSettings(StrictModel):
+class RMExportSettings(StrictModel):
     """Where the classifier is written."""
 
     output_dir: FilePath = Field(description="the new folder")
@@ -312,7 +312,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     is_help = any(argument in ("-h", "--help") for argument in arguments)
     if not is_help and "=" in arguments[0] and not Path(arguments[0]).exists():
         raise UserError(f"the folder of the reward model is missing\n{USAGE}")
-    settings = settings_from(ExportSettings, arguments if is_help else arguments[1:], USAGE)
+    settings = settings_from(RMExportSettings, arguments if is_help else arguments[1:], USAGE)
     export_scorer(arguments[0], settings.output_dir)
 
 

@@ -130,10 +130,10 @@ def test_the_export_takes_decisions_before_the_majority(study, capsys):
         "out": str(study / "o.json"),
         "pages": "annotation",
     }
-    export.export(export.ExportSettings(**values, policy="majority"))
+    export.export(export.FeedbackExportSettings(**values, policy="majority"))
     majority = json.loads((study / "o.json").read_text())
     path = decided(study, third)
-    export.export(export.ExportSettings(**values, policy="adjudicated", adjudicated=path))
+    export.export(export.FeedbackExportSettings(**values, policy="adjudicated", adjudicated=path))
     rows = json.loads((study / "o.json").read_text())
     assert [row["feedback"]["errors"] for row in rows] == [[error()], third["errors"], [error()]]
     assert [rows[0], rows[2]] == [majority[0], majority[2]] and rows[1].keys() == majority[1].keys()
@@ -151,7 +151,7 @@ def test_a_decision_counts_whatever_the_weight_of_its_adjudicator(study):
     weights = {"anna": 2.0, "ben": 2.0, "cleo": 0.0}
     pages = {name: {"annotation": {**figures, "weight": w}} for name, w in weights.items()}
     write_json(study / "r.json", {"task": "qa_feedback", "right": "gold", "annotators": pages})
-    settings = export.ExportSettings(
+    settings = export.FeedbackExportSettings(
         **values,
         pages="annotation",
         policy="adjudicated",
@@ -167,7 +167,7 @@ def test_a_decision_counts_whatever_the_weight_of_its_adjudicator(study):
 def test_wrong_databases_are_refused(study):
     values = {"task": "qa_feedback", "db": str(study / "f.sqlite"), "out": str(study / "o.json")}
     with pytest.raises(UserError, match="belong together"):
-        export.export(export.ExportSettings(**values, policy="adjudicated"))
+        export.export(export.FeedbackExportSettings(**values, policy="adjudicated"))
     items = [Item("0", ROW)]
     with pytest.raises(UserError, match="item '0' has no judgements to decide between"):
         read_decisions(QA, items, values["db"])
@@ -524,7 +524,7 @@ def test_a_decision_made_beside_the_annotations_is_exported(chromium, study):
         values = {"task": "qa_feedback", "db": str(study / "f.sqlite"), "out": str(out)}
         path = str(server.db)
         export.export(
-            export.ExportSettings(
+            export.FeedbackExportSettings(
                 **values, pages="annotation", policy="adjudicated", adjudicated=path
             )
         )

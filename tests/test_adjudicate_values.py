@@ -175,12 +175,12 @@ def test_the_export_takes_decisions_before_majority_and_median(monkeypatch, caps
     database.close()
     settings_of(monkeypatch, task)
     values = {"task": "rated", "db": str(study / "f.sqlite"), "out": str(study / "o.json")}
-    export.export(export.ExportSettings(**values, policy="majority"))
+    export.export(export.FeedbackExportSettings(**values, policy="majority"))
     majority = json.loads((study / "o.json").read_text())
     assert [entry["preferences"] for entry in majority] == [BEST_FIRST] * 4
     assert majority[0]["ratings"][0] == {"quality": 4, "clarity": 80}
     path = str(study / "a.sqlite")
-    export.export(export.ExportSettings(**values, policy="adjudicated", adjudicated=path))
+    export.export(export.FeedbackExportSettings(**values, policy="adjudicated", adjudicated=path))
     assert "2 adjudicated items (1 comparison, 2 ratings)" in capsys.readouterr().out
     rows = json.loads((study / "o.json").read_text())
     assert [entry["preferences"] for entry in rows] == [ALL_TIES, *[BEST_FIRST] * 3]
@@ -565,7 +565,9 @@ def test_decisions_of_served_pages_are_exported(chromium, tmp_path):
             tab.wait_for_selector("#empty:not([hidden])")
         path = str(server.db)
         values = {**paths, "out": str(tmp_path / "o.json"), "pages": "comparison"}
-        export.export(export.ExportSettings(**values, policy="adjudicated", adjudicated=path))
+        export.export(
+            export.FeedbackExportSettings(**values, policy="adjudicated", adjudicated=path)
+        )
     [exported] = json.loads((tmp_path / "o.json").read_text())
     assert exported == {**item, "preference": [2] * 6, "decided": {"comparison": "adjudicated"}}
     [decision] = read_database(path, "qa_feedback").submissions

@@ -239,7 +239,7 @@ def test_nothing_in_the_api_tells_hidden_items_from_others(tmp_path, capsys):
     # the programs
     out = tmp_path / "out.json"
     values = {"task": "qa_feedback", "db": str(server.db), "out": str(out), "pages": "annotation"}
-    assert export.export(export.ExportSettings(**values)) == 20
+    assert export.export(export.FeedbackExportSettings(**values)) == 20
     repeats = kinds.count("repeat")
     text = f"left out 3 gold items and {repeats} repeated items"
     assert text in capsys.readouterr().out

@@ -87,7 +87,7 @@ def collected(**changes) -> int:
 
 
 def figures_of(**source):
-    return agreement.write_report(agreement.AgreementSettings(task="poems", **source))
+    return agreement.write_report(agreement.FeedbackAgreementSettings(task="poems", **source))
 
 
 def test_a_database_of_files_gives_the_figures_of_the_files(study, capsys):
@@ -113,7 +113,7 @@ def test_a_database_of_files_gives_the_figures_of_the_files(study, capsys):
 def test_majority_adjudication_and_reliability_work_on_files(study):
     collected()
     out = {"task": "poems", "db": "f.sqlite", "out": "out.json"}
-    assert export.export(export.ExportSettings(**out, policy="majority")) == 3
+    assert export.export(export.FeedbackExportSettings(**out, policy="majority")) == 3
     rows = {row["id"]: row for row in read_json("out.json")}
     assert [span["end"] for span in rows["0"]["spans"]] == [3] and rows["1"]["spans"] == []
     assert [rows[name]["preferences"] for name in "012"] == [[1], [2], [1]]

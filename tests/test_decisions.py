@@ -26,7 +26,9 @@ DECISION = doc([error("Incoherent", 0, 3)])
 
 def settings_of(study, **values):
     paths = {"task": "qa_feedback", "db": str(study / "f.sqlite"), "out": str(study / "o.json")}
-    return export.ExportSettings(**paths, pages="annotation", policy="adjudicated", **values)
+    return export.FeedbackExportSettings(
+        **paths, pages="annotation", policy="adjudicated", **values
+    )
 
 
 def exported(study, **values) -> dict:
@@ -154,7 +156,7 @@ def made(tmp_path, monkeypatch):
         out = tmp_path / "o.json"
         paths = {"task": "made", "db": str(tmp_path / "f.sqlite"), "out": str(out)}
         monkeypatch.setattr("interface_html.export.feedback_of", lambda _: task)
-        export.export(export.ExportSettings(**paths, **values))
+        export.export(export.FeedbackExportSettings(**paths, **values))
         return json.loads(out.read_text())
 
     return task, rows

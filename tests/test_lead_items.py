@@ -173,7 +173,9 @@ def test_an_item_is_decided_from_the_leads_page(chromium, tmp_path):
         collect.collect(collect.CollectSettings(**task, **given, db=decided))
         settings = {"db": str(server.db), "out": str(tmp_path / "out.json"), "pages": "annotation"}
         export.export(
-            export.ExportSettings(**task, **settings, policy="adjudicated", adjudicated=decided)
+            export.FeedbackExportSettings(
+                **task, **settings, policy="adjudicated", adjudicated=decided
+            )
         )
         (row,) = json.loads((tmp_path / "out.json").read_text())
         assert [mark["end"] for mark in row["feedback"]["errors"]] == [7]

@@ -81,10 +81,10 @@ def test_a_circle_does_not_prevent_the_export(name, tmp_path, monkeypatch, capsy
             database.submit(given, uuid, {"preference": chosen}, Receipt(1.0, "1"))
     database.close()
     values = {"task": name, "db": str(tmp_path / "f.sqlite"), "out": str(tmp_path / "o.json")}
-    export.export(export.ExportSettings(**values, policy="majority", pages="comparison"))
+    export.export(export.FeedbackExportSettings(**values, policy="majority", pages="comparison"))
     rows = json.loads((tmp_path / "o.json").read_text())
     key = "preference" if name == "qa_feedback" else "preferences"
     assert [row[key] for row in rows] == [[0, 0, 1, 0, 1, 1], CIRCLE[0]]
     assert "in 1 item, the majority went in a circle" in capsys.readouterr().out
-    export.export(export.ExportSettings(**values, policy="latest", pages="comparison"))
+    export.export(export.FeedbackExportSettings(**values, policy="latest", pages="comparison"))
     assert "in a circle" not in capsys.readouterr().out

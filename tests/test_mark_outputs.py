@@ -20,7 +20,7 @@ from interface_html import tasks
 from interface_html.adjudicate import items_to_adjudicate
 from interface_html.agreement_figures import report
 from interface_html.annotator_pairs import pair_agreements
-from interface_html.export import ExportSettings, export, judged_items
+from interface_html.export import FeedbackExportSettings, export, judged_items
 from interface_html.format import Item
 from interface_html.items import item_json, read_items, rows_text
 from interface_html.judged import judged_item
@@ -384,7 +384,9 @@ def test_a_served_page_stores_marks_of_all_outputs(chromium, monkeypatch, tmp_pa
             tab.focus("#source")
             press(tab, "ArrowRight", "3", "Control+Enter")
             tab.wait_for_selector("#empty:not([hidden])")
-        export(ExportSettings(task="made", db=str(server.db), out=str(out), pages="annotation"))
+        export(
+            FeedbackExportSettings(task="made", db=str(server.db), out=str(out), pages="annotation")
+        )
     (row,) = json.loads(out.read_text())
     assert row["spans"] == [span(2, 5, "Omission", side="source")]
     assert row["other_spans"] == [[], [span(6, 9)], []]

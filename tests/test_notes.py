@@ -138,6 +138,6 @@ def test_rows_of_question_answering_have_no_notes(chromium, tmp_path):
     submissions.write_submissions(submissions.SubmissionsSettings(**settings))
     docs = [json.loads(line)["doc"] for line in out.read_text().splitlines()]
     assert [(doc["flag"], doc["comment"]) for doc in docs] == [(True, "Note.")] * 2
-    export.export(export.ExportSettings(**settings))
+    export.export(export.FeedbackExportSettings(**settings))
     text = out.read_text()
     assert "flag" not in text and "comment" not in text and ITEM["gold"] in text

@@ -132,7 +132,7 @@ def test_a_submitted_item_is_reopened_and_submitted_again(chromium, tmp_path):
         ]
         assert revisions[:2] == [("i0", 1, "First."), ("i0", 2, "Second.")]
         out = tmp_path / "out.json"
-        settings = export.ExportSettings(
+        settings = export.FeedbackExportSettings(
             task="qa_feedback", db=str(server.db), out=str(out), pages="annotation"
         )
         assert export.export(settings) == 2

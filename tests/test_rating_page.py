@@ -11,7 +11,7 @@ from server_helpers import Client, serving
 from test_ratings import IN_ROW
 
 from fgrlhf.base.files import read_json, write_json
-from interface_html.export import ExportSettings, export
+from interface_html.export import FeedbackExportSettings, export
 from interface_html.stored import read_database
 from interface_html.tasks import feedback_of
 
@@ -235,7 +235,9 @@ def test_the_same_rows_as_from_disk(chromium, tmp_path, monkeypatch):
         assert submission.doc["order"] == submission.shown
         assert [["first", "second"][place] for place in submission.shown] == order
         out = tmp_path / "out.json"
-        export(ExportSettings(task="rated", db=str(server.db), out=str(out), pages="rating"))
+        export(
+            FeedbackExportSettings(task="rated", db=str(server.db), out=str(out), pages="rating")
+        )
         assert read_json(out) == [row(0, ratings=IN_ROW, decided={"rating": "single"})]
 
 

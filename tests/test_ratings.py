@@ -17,7 +17,7 @@ from interface_html import agreement, reliability
 from interface_html.agreement_figures import report
 from interface_html.assignments import Receipt
 from interface_html.database import Database
-from interface_html.export import ExportSettings, export, judged_items
+from interface_html.export import FeedbackExportSettings, export, judged_items
 from interface_html.format import RATINGS, Item
 from interface_html.items import item_json, read_items
 from interface_html.judged_items import JudgedItem, judged_in_database, judged_in_files
@@ -268,7 +268,7 @@ def database(task, tmp_path, monkeypatch):
 def test_the_export_of_ratings(database, tmp_path):
     def exported(policy):
         out = tmp_path / f"{policy}.json"
-        settings = ExportSettings(
+        settings = FeedbackExportSettings(
             task="rated", db=str(database), out=str(out), policy=policy, pages="rating"
         )
         export(settings)
@@ -289,7 +289,9 @@ def test_submissions_and_agreement(database, task, tmp_path, capsys):
         ("rating", 2),
     ]
     assert all(line["doc"]["order"] == line["order"] for line in lines)
-    figures = agreement.write_report(agreement.AgreementSettings(task="rated", db=str(database)))
+    figures = agreement.write_report(
+        agreement.FeedbackAgreementSettings(task="rated", db=str(database))
+    )
     # quality: units (4, 5), (2, 2), (4, 4), (3, 3)
     assert isinstance(figures["alpha, scores of quality (ordinal)"], Interval)
     text = capsys.readouterr().out

@@ -135,7 +135,7 @@ def measure(study, **changes):
 
 def exported(study, **changes):
     values = {"task": "qa_feedback", "db": str(study / "f.sqlite"), "out": str(study / "o.json")}
-    export.export(export.ExportSettings(**values | {"policy": "majority"} | changes))
+    export.export(export.FeedbackExportSettings(**values | {"policy": "majority"} | changes))
     return json.loads((study / "o.json").read_text())
 
 

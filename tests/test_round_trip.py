@@ -14,7 +14,7 @@ from fgrlhf.reward_utils import BLANK
 from interface_html import judged_items
 from interface_html.assignments import Receipt
 from interface_html.database import Database
-from interface_html.export import ExportSettings, export
+from interface_html.export import FeedbackExportSettings, export
 from interface_html.items import read_items, rows_text
 from tasks.qa_feedback.reward_modeling import create_rm_files
 from tasks.qa_feedback.reward_modeling.create_rm_files import FOLDERS
@@ -49,7 +49,7 @@ def test_an_export_makes_the_published_training_files(qa_feedback, golden, tmp_p
     for split in ("train", "dev"):
         assert (
             export(
-                ExportSettings(
+                FeedbackExportSettings(
                     task="qa_feedback",
                     db=str(tmp_path / "f.sqlite"),
                     out=str(data / f"{split}_feedback.json"),

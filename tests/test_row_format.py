@@ -233,7 +233,7 @@ def test_a_task_with_a_schema_alone_is_judged_from_samples_to_rows(tmp_path):
         for address in ("/templates/comparison.html", "/format.js"):
             assert client.call("GET", address)[0] == 404
     out = tmp_path / "rows.json"
-    settings = export.ExportSettings(
+    settings = export.FeedbackExportSettings(
         task="detoxification", db=str(server.db), out=str(out), policy="first"
     )
     assert export.export(settings) == 2
@@ -243,7 +243,7 @@ def test_a_task_with_a_schema_alone_is_judged_from_samples_to_rows(tmp_path):
     assert rows[1] == {**MARKED, "id": "b", "spans": [], "decided": {"annotation": "first"}}
     items = read_items(TOXICITY, out)
     assert rows_text(item_json(TOXICITY, item) for item in items) == out.read_text()
-    report = agreement.AgreementSettings(task="detoxification", db=str(server.db))
+    report = agreement.FeedbackAgreementSettings(task="detoxification", db=str(server.db))
     figures = agreement.write_report(report)
     assert figures["span F1, exact, positions and types"].mean == pytest.approx(2 / 3)
     words = figures["alpha, types of words"].mean

@@ -33,7 +33,7 @@ from test_annotation_page import EXPECTED, SCHEMA, by_keyboard
 from test_comparison_page import EXPECTED as PREFERENCE
 from test_comparison_page import judge
 
-from interface_html.export import ExportSettings, export
+from interface_html.export import FeedbackExportSettings, export
 from interface_html.format import Item
 from interface_html.items import rows_text
 from interface_html.stored import read_database
@@ -65,7 +65,9 @@ def test_the_same_bytes_as_from_disk(chromium, tmp_path):
             assert tab.is_checked("#all-bad")
             assert "(this item: submitted)" in tab.inner_text("#position")
         export(
-            ExportSettings(task="qa_feedback", db=str(server.db), out=str(tmp_path / "out.json"))
+            FeedbackExportSettings(
+                task="qa_feedback", db=str(server.db), out=str(tmp_path / "out.json")
+            )
         )
         row = {key: ITEM[key] for key in SCHEMA.row} | {"question": "Question 0?"}
         decided = {"annotation": "single", "comparison": "single"}

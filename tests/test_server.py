@@ -58,7 +58,7 @@ def test_an_item_from_beginning_to_file(tmp_path):
             out = tmp_path / f"{policy}.json"
             assert (
                 export.export(
-                    export.ExportSettings(
+                    export.FeedbackExportSettings(
                         task="qa_feedback", db=str(server.db), out=str(out), policy=policy
                     )
                 )

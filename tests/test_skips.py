@@ -152,7 +152,10 @@ def test_the_server_checks_skips_and_leaves_them_out(tmp_path, capsys):
         anna.call("POST", f"/api/assignments/{second['id']}/skip", UNSURE)
     out = str(tmp_path / "rows.json")
     settings = {"task": "qa_feedback", "db": str(server.db), "out": out}
-    assert export.export(export.ExportSettings(**settings, policy="all", pages="annotation")) == 1
+    assert (
+        export.export(export.FeedbackExportSettings(**settings, policy="all", pages="annotation"))
+        == 1
+    )
     text = "; left out 2 items without an annotation; 2 items skipped by 2 annotators\n"
     assert capsys.readouterr().out.endswith(text)
     report = judged_items.judged_in_database(QA, str(server.db))
@@ -186,7 +189,7 @@ def test_skips_of_hidden_items_are_named_and_not_counted(tmp_path, capsys):
     assert [(one.item, one.check) for one in opened] == [("g", "gold")]
     assert content["pages"][0]["annotators"][0]["skipped"] == 0
     settings = {"task": "qa_feedback", "db": str(path), "out": str(out)}
-    export.export(export.ExportSettings(**settings, pages="annotation"))
+    export.export(export.FeedbackExportSettings(**settings, pages="annotation"))
     assert capsys.readouterr().out.endswith(": 1 row; left out 1 gold item and 0 repeated items\n")
     submissions.write_submissions(submissions.SubmissionsSettings(**settings))
     skip = json.loads(out.read_text().splitlines()[-1])
@@ -207,11 +210,11 @@ def test_a_judgement_that_came_with_a_skipped_item_is_left_out(tmp_path, capsys)
     database.submit(database.next("ben", "annotation", 4), "b", doc, Receipt(1.0, "1"))
     database.close()
     settings = {"task": "qa_feedback", "db": str(path), "out": str(out)}
-    assert export.export(export.ExportSettings(**settings, pages="annotation")) == 2
+    assert export.export(export.FeedbackExportSettings(**settings, pages="annotation")) == 2
     rows = json.loads(out.read_text())
     assert [row["question"] for row in rows] == ["0?", "2?"]
     assert "left out 1 item without an annotation; 2 items skipped" in capsys.readouterr().out
-    assert export.export(export.ExportSettings(**settings, pages="comparison")) == 3
+    assert export.export(export.FeedbackExportSettings(**settings, pages="comparison")) == 3
     rows = json.loads(out.read_text())
     assert ["feedback" in row for row in rows] == [True, False, True]
 

@@ -9,7 +9,7 @@ from test_rules import ROW, doc, error, missing
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.stats import Interval
-from interface_html.agreement import AgreementSettings, write_report
+from interface_html.agreement import FeedbackAgreementSettings, write_report
 from interface_html.agreement_figures import report, share
 from interface_html.annotator_pairs import (
     PairAgreement,
@@ -109,7 +109,7 @@ def test_a_decided_item_is_named(tmp_path, capsys):
     rows = [{**ROW, "question": f"Q{n}?", "feedback": marked(n)} for n in range(2)]
     for name in "ab":
         (tmp_path / name).write_text(json.dumps(rows))
-    write_report(AgreementSettings(task="qa_feedback", files=f"{tmp_path}/a,{tmp_path}/b"))
+    write_report(FeedbackAgreementSettings(task="qa_feedback", files=f"{tmp_path}/a,{tmp_path}/b"))
     notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
     assert notes == [
         "note: 4 of the 6 marks are of one item, 'Q1?': it decides the F figures of spans"
@@ -133,7 +133,7 @@ def test_the_report_is_printed_and_written(tmp_path, capsys):
         (tmp_path / name).write_text(json.dumps(rows))
     out = tmp_path / "report.json"
     files = f"{tmp_path}/a,{tmp_path}/b"
-    write_report(AgreementSettings(task="qa_feedback", files=files, out=str(out)))
+    write_report(FeedbackAgreementSettings(task="qa_feedback", files=files, out=str(out)))
     written = json.loads(out.read_text())
     assert written["span F1, exact, positions"] == {
         "mean": 1,
@@ -160,7 +160,7 @@ def test_the_report_is_printed_and_written(tmp_path, capsys):
     assert f"  {tmp_path}/a: 2 items" in lines
     assert lines[-1].startswith(f"  {tmp_path}/a and {tmp_path}/b: 2 annotated by both, span F1")
     with pytest.raises(UserError, match="either a database"):
-        write_report(AgreementSettings(task="qa_feedback"))
+        write_report(FeedbackAgreementSettings(task="qa_feedback"))
 
 
 def test_real_preferences(qa_feedback, source):

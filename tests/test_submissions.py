@@ -17,7 +17,7 @@ from fgrlhf.data.agreement.errors import SPAN_F1
 from fgrlhf.data.agreement.responses import by_response
 from fgrlhf.data.judgements import JUDGEMENTS, Judgement
 from interface_html import agreement, export
-from interface_html.agreement import AgreementSettings, write_report
+from interface_html.agreement import FeedbackAgreementSettings, write_report
 from interface_html.agreement_figures import report
 from interface_html.annotator_pairs import pair_agreements
 from interface_html.assignments import Receipt
@@ -51,7 +51,7 @@ def annotated(tmp_path):
 def export_of(annotated, **changes) -> int:
     out = annotated.with_name("out.json")
     values = {"task": "qa_feedback", "db": str(annotated), "out": str(out)} | changes
-    return export.export(export.ExportSettings(**values))
+    return export.export(export.FeedbackExportSettings(**values))
 
 
 def test_annotations_alone_are_exported_on_request_and_no_row_is_an_error(annotated):
@@ -67,7 +67,7 @@ def test_annotations_alone_are_exported_on_request_and_no_row_is_an_error(annota
     assert all("preference" not in row and "feedback" in row for row in exported)
     with pytest.raises(UserError, match="has no page `comparison`: set pages=annotation"):
         export.export(
-            export.ExportSettings(
+            export.FeedbackExportSettings(
                 task="detoxification", db=str(annotated), out="x", pages="comparison"
             )
         )
@@ -189,7 +189,7 @@ def test_feedback_that_the_schema_no_longer_allows_is_told(severe, tmp_path, mon
     kinds = [kind for kind in kinds if kind["name"] != "Irrelevant"]
     newer = task_with(tmp_path, severities=SEVERITIES, comment="optional", errors=kinds)
     monkeypatch.setattr("interface_html.export.feedback_of", lambda name: newer)
-    settings = export.ExportSettings(
+    settings = export.FeedbackExportSettings(
         task="made", db=str(db), out=str(tmp_path / "o.json"), pages="annotation"
     )
     with pytest.raises(UserError, match="does not fit schema.js, .*\n  item r, ") as refused:
@@ -326,7 +326,7 @@ def test_a_long_mark_matches_one_of_two_in_it_by_both_doors(tmp_path, capsys, mo
     write_judgements(task, read_database(db, "made"), str(rows))
     capsys.readouterr()
     outs = [tmp_path / "study.json", tmp_path / "file.json"]
-    write_report(AgreementSettings(task="made", db=str(db), out=str(outs[0])))
+    write_report(FeedbackAgreementSettings(task="made", db=str(db), out=str(outs[0])))
     of_study = capsys.readouterr().out
     main(["agreement", str(rows), "severities=[minor,major]", f"out={outs[1]}"])
     of_file = capsys.readouterr().out

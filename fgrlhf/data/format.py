@@ -264,7 +264,7 @@ def _side(value: Any) -> str:
     return value
 
 
-class Mark(Record):
+class SpanRow(Record):
     """A span in a row. Its offsets are checked when its text is known."""
 
     start: Any = None

@@ -40,7 +40,7 @@ from fgrlhf.data.comparison_rows import COMPARISONS
 from fgrlhf.data.format import (
     SOURCE,
     Format,
-    Mark,
+    SpanRow,
     counted_span,
     prompt_of,
     prompt_row,
@@ -215,7 +215,7 @@ def _split_responses(row: Row) -> list[Row]:
 OF_RESPONSE = ("response", "completion", "spans")  # names that differ between responses
 
 
-class _Span(Mark):
+class _Span(SpanRow):
     label: Text
 
 
@@ -229,7 +229,7 @@ def _span(row: Row, name: str, value: Any, response: str, source: str) -> Judgem
     return Judgement(SPAN_ASPECT, start=place[0], end=place[1], **parts)
 
 
-def _place(row: Row, name: str, mark: Mark, text: str) -> tuple[int, int] | None:
+def _place(row: Row, name: str, mark: SpanRow, text: str) -> tuple[int, int] | None:
     """The place of a span by its offsets, or by its quote as in an import (`locate`)."""
     start, end = mark.start, mark.end
     if mark.quote is None:

@@ -26,7 +26,7 @@ from fgrlhf.data.format import (
     SIDES,
     SOURCE,
     Format,
-    Mark,
+    SpanRow,
     counted_span,
     is_written_as_text,
     prompt_of,
@@ -154,7 +154,7 @@ class JudgedResponse:
 _PARTS = tuple(part.name for part in fields(Judgement))
 
 
-class _JudgedMark(Mark):
+class _JudgementRow(SpanRow):
     aspect: Text
     label: Text | None = None
     annotator: Text | None = None
@@ -184,7 +184,7 @@ def _judgement(
             raise RowError(
                 f"{key}.{name}", f"is not a part of a judgement; {suggestion(name, _PARTS)}"
             )
-    mark = read(_JudgedMark, values, key)
+    mark = read(_JudgementRow, values, key)
     if mark.label is None and mark.score is None:
         raise RowError(key, "must have a label or a score")
     if mark.side == SOURCE and source is None:
@@ -194,7 +194,9 @@ def _judgement(
     return Judgement(start=start, end=end, **mark.model_dump(exclude={"start", "end", "quote"}))
 
 
-def _span(row: Row, key: str, mark: _JudgedMark, text: str) -> tuple[int, int] | tuple[None, None]:
+def _span(
+    row: Row, key: str, mark: _JudgementRow, text: str
+) -> tuple[int, int] | tuple[None, None]:
     """The span of a judgement, whose quote is verified; (None, None) for the whole text."""
     start, end, side, quote = mark.start, mark.end, mark.side, mark.quote
     if (start is None) != (end is None):
