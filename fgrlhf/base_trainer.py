@@ -16,9 +16,16 @@ from tqdm import tqdm
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from fgrlhf.base.errors import UserError
+from fgrlhf.configs.sections import Dtype
+from fgrlhf.kernels.copies import forget_copies
 from fgrlhf.models.sharding import clip_grad_norm
 from fgrlhf.models.trunk import require_trained
-from fgrlhf.runs.distributed import check_launcher, shard_over_processes, shards_models
+from fgrlhf.runs.distributed import (
+    check_launcher,
+    dtype_of,
+    shard_over_processes,
+    shards_models,
+)
 from fgrlhf.runs.progress import progress_bar
 from fgrlhf.runs.runlog import RunLog
 from fgrlhf.runs.stage import digests
@@ -59,8 +66,7 @@ class BaseTrainer(ABC):
         if config.train.gradient_checkpointing:
             recompute_layers(module)
         if self.sharded:  # before the optimiser, which trains this process's part
-            is_bf16 = accelerator.mixed_precision == "bf16"
-            shard_over_processes(module, accelerator, "bf16" if is_bf16 else "fp32")
+            shard_over_processes(module, accelerator, self.dtype)
         self._require_trained()
         self.optimizer = self._make_optimizer()
         if accelerator.num_processes > 1 and not self.sharded:
@@ -74,6 +80,11 @@ class BaseTrainer(ABC):
         self.input_digests: dict[str, str] = {}
         if accelerator.is_main_process:
             self.input_digests = digests(config.inputs)
+
+    @property
+    def dtype(self) -> Dtype:
+        """The precision of forward passes: `model.dtype`, with `auto` decided."""
+        return dtype_of(self.accelerator)
 
     @abstractmethod
     def _make_optimizer(self) -> torch.optim.Optimizer:
@@ -186,6 +197,7 @@ class BaseTrainer(ABC):
         for norm in norms.values():
             self.check_finite(norm)
         self.optimizer.step()
+        forget_copies(self.module)
         return {name: float(norm) for name, norm in norms.items()}
 
     @property
@@ -227,7 +239,7 @@ class BaseTrainer(ABC):
         return self.accelerator.no_sync(self.model) if more_to_come else nullcontext()
 
     def precision(self):
-        """A context in which forward passes use the precision of `model.dtype`."""
+        """A context in which forward passes use the precision `dtype`."""
         return self.accelerator.autocast()
 
     def _quiet(self) -> bool:

@@ -20,7 +20,7 @@ from fgrlhf.models.base import Policy
 from fgrlhf.models.sharding import unsharded
 from fgrlhf.policy_trainer import DevEvaluation
 from fgrlhf.reward import BasicReward
-from fgrlhf.runs.distributed import share_of, stop_together
+from fgrlhf.runs.distributed import dtype_of, share_of, stop_together
 from fgrlhf.runs.runlog import say
 from fgrlhf.stats import Interval
 from fgrlhf.task import Task
@@ -49,9 +49,8 @@ def dev_evaluation(
     own_prompts = share_of(evaluated, accelerator.process_index, accelerator.num_processes)
 
     device = str(accelerator.device)
-    named_metrics = build_metrics(
-        config.evaluation_metrics, device, config.model.dtype, task.rm_prefix
-    )
+    dtype = dtype_of(accelerator)
+    named_metrics = build_metrics(config.evaluation_metrics, device, dtype, task.rm_prefix)
     metrics = (*task.metrics(own_prompts), *named_metrics)
     # all prompts, so that the processes find the same mistake
     check_metrics_fit(metrics, evaluated, config.data.dev_file or "dev")

@@ -124,7 +124,12 @@ class PolicyTrainer(BaseTrainer):
         resume_step = self.step - 1 if resumed else None
         trackers = self.config.logging.trackers()
         self.log = RunLog(
-            self.folder, self.config, resume_step=resume_step, task=self.task, **trackers
+            self.folder,
+            self.config,
+            resume_step=resume_step,
+            task=self.task,
+            dtype=self.dtype,
+            **trackers,
         )
 
     def _finish(self, bar: tqdm) -> None:
@@ -251,9 +256,9 @@ def start_line(trainer: PolicyTrainer) -> str:
     return f"{config.logging.run_name}: {how}, {device}; {parameters}; {trainer.folder}"
 
 
-def dtype_notes(dtype: str, trainer: PolicyTrainer) -> list[str]:
-    """A note if `model.dtype` is slow on this machine."""
-    if dtype != "bf16":
+def dtype_notes(trainer: PolicyTrainer) -> list[str]:
+    """A note if the run's precision is slow on this machine."""
+    if trainer.dtype != "bf16":
         return []
     note = slow_bf16_note(trainer.accelerator.device.type, "model.dtype=fp32")
     return [] if note is None else [note]

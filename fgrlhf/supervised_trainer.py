@@ -426,7 +426,12 @@ def trained(
     resumed = trainer.resume()
     resume_step = trainer.step if resumed else None
     trainer.log = RunLog(
-        trainer.folder, config, resume_step, task=task, **config.logging.trackers()
+        trainer.folder,
+        config,
+        resume_step,
+        task=task,
+        dtype=trainer.dtype,
+        **config.logging.trackers(),
     )
     with trainer.log, trainer.log.stage(name):
         notes = (*strategy_notes(config.parallel, trainer.accelerator), *config.logging.notes())

@@ -17,6 +17,7 @@ from fgrlhf.models.trunk import text_config
 from fgrlhf.policy import check_prompts_fit, trained_policy
 from fgrlhf.policy_trainer import dtype_notes, start_line
 from fgrlhf.runs.distributed import (
+    mixed_precision,
     shard_over_processes,
     shards_models,
     stop_together,
@@ -24,6 +25,7 @@ from fgrlhf.runs.distributed import (
 )
 from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.runs.occupied import check_own_run, note_changed_code
+from fgrlhf.runs.precision import dtype_of_run
 from fgrlhf.runs.stage import check_writable
 from fgrlhf.task import Task
 from fgrlhf.utils import seeded
@@ -38,7 +40,8 @@ def build_trainer(task: Task, config: DPOConfig) -> DPOTrainer:
     data = config.data
     comparisons = load_comparisons(config, task.comparisons, task.prompts)
     dev_prompts = task.prompts(data.dev_file, "dev")
-    accelerator = Accelerator(mixed_precision="bf16" if config.model.dtype == "bf16" else "no")
+    dtype = dtype_of_run(config.model, config.logging.save_dir)
+    accelerator = Accelerator(mixed_precision=mixed_precision(dtype))
     use_kernels(config.model.kernels, config.logging.save_dir)
     sharded = shards_models(config.parallel, accelerator)
 
@@ -74,7 +77,7 @@ def build_trainer(task: Task, config: DPOConfig) -> DPOTrainer:
     else:
         reference = AdapterFree(policy)
     if sharded:
-        shard_over_processes(reference, accelerator, config.model.dtype)
+        shard_over_processes(reference, accelerator, dtype)
     evaluate = dev_evaluation(task, config, dev_prompts, None, reference, accelerator)
     with seeded(config.train.seed, "init"):
         return DPOTrainer(config, policy, encoded, evaluate, accelerator)
@@ -117,7 +120,7 @@ def train(task: Task, config: DPOConfig) -> None:
         notes = (
             *strategy_notes(config.parallel, trainer.accelerator),
             *config.logging.notes(),
-            *dtype_notes(config.model.dtype, trainer),
+            *dtype_notes(trainer),
         )
         for note in notes:
             print(note, flush=True)

@@ -14,8 +14,14 @@ from fgrlhf.models.lora import AdapterFree
 from fgrlhf.policy import check_prompts_fit, load_value, trained_policy, whole_policy
 from fgrlhf.policy_trainer import dtype_notes, start_line
 from fgrlhf.rewards.build import build_reward
-from fgrlhf.runs.distributed import shards_models, stop_together, strategy_notes
+from fgrlhf.runs.distributed import (
+    mixed_precision,
+    shards_models,
+    stop_together,
+    strategy_notes,
+)
 from fgrlhf.runs.occupied import check_own_run, note_changed_code
+from fgrlhf.runs.precision import dtype_of_run
 from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.runs.stage import check_writable
 from fgrlhf.samplers.make import make_sampler
@@ -62,7 +68,8 @@ def build_trainer(task: Task, config: RLConfig) -> OnPolicyTrainer:
     Raises:
       UserError: a file or checkpoint is missing or broken.
     """
-    accelerator = Accelerator(mixed_precision="bf16" if config.model.dtype == "bf16" else "no")
+    dtype = dtype_of_run(config.model, config.logging.save_dir)
+    accelerator = Accelerator(mixed_precision=mixed_precision(dtype))
     use_kernels(config.model.kernels, config.logging.save_dir)
     if config.train.cuda_deterministic:
         torch.backends.cudnn.deterministic = True
@@ -84,7 +91,7 @@ def build_trainer(task: Task, config: RLConfig) -> OnPolicyTrainer:
     check_prompts_fit(unloaded, train_prompts, task.core_text, train_file, quiet, longest)
     check_prompts_fit(unloaded, evaluated_prompts, task.core_text, dev_file, quiet, longest)
 
-    context = RewardContext(task.rm_prefix, str(accelerator.device), config.model.dtype)
+    context = RewardContext(task.rm_prefix, str(accelerator.device), dtype)
     reward = build_reward(config.reward, context)
     sharded = shards_models(config.parallel, accelerator)
     # the trainer sends the other processes their parts of sharded models
@@ -120,7 +127,7 @@ def train(task: Task, config: RLConfig) -> None:
         notes = (
             *strategy_notes(config.parallel, trainer.accelerator),
             *config.logging.notes(),
-            *dtype_notes(config.model.dtype, trainer),
+            *dtype_notes(trainer),
         )
         for note in notes:
             print(note, flush=True)

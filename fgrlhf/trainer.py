@@ -111,7 +111,7 @@ class OnPolicyTrainer(PolicyTrainer):
         self.prompts = prompts
         self.reference = reference.eval().requires_grad_(False)
         if self.sharded:
-            shard_over_processes(self.reference, accelerator, config.model.dtype)
+            shard_over_processes(self.reference, accelerator, self.dtype)
         else:
             self.reference.to(accelerator.device)
         self.kl = KLController(config.algorithm.kl_coef)

@@ -25,9 +25,10 @@ class ValueHead(nn.Module):
         self.layers = nn.Sequential(inner, nn.GELU(), outer)
 
     def forward(self, hidden_BTD: Tensor) -> Tensor:
-        """hidden_BTD -> values_BT in fp32."""
+        """hidden_BTD -> values_BT, in the precision of the weights, also under autocast."""
         dtype = next(self.parameters()).dtype
-        return self.layers(hidden_BTD.to(dtype))[..., 0].float()
+        with torch.autocast(hidden_BTD.device.type, enabled=False):
+            return self.layers(hidden_BTD.to(dtype))[..., 0].float()
 
 
 class Value(nn.Module):

@@ -22,6 +22,7 @@ from fgrlhf.reward_models.spec import RewardModelSpec
 from fgrlhf.runs.batching import permuted_batches
 from fgrlhf.runs.checkpoint import model_to_install
 from fgrlhf.runs.distributed import shards_models, stage_accelerator
+from fgrlhf.runs.precision import dtype_of_run
 from fgrlhf.runs.runlog import is_main_rank, say
 from fgrlhf.stats import Figure
 from fgrlhf.supervised_trainer import SupervisedTrainer, complete, micro_batch_size, trained
@@ -209,7 +210,8 @@ def padded(batches: Sequence[np.ndarray]) -> np.ndarray:
 def start(config: RMConfig) -> Accelerator:
     """The device and the processes of a run. Raises `UserError` if they cannot share the batch."""
     # a network may have trained parts that a batch leaves out, such as a pooler
-    accelerator = stage_accelerator(config.model.dtype, find_unused=True)
+    dtype = dtype_of_run(config.model, config.logging.save_dir)
+    accelerator = stage_accelerator(dtype, find_unused=True)
     micro_batch_size(config.train, accelerator.num_processes)
     use_kernels(config.model.kernels, config.logging.save_dir)
     return accelerator

@@ -41,6 +41,7 @@ from fgrlhf.runs.distributed import (
     stage_accelerator,
     stop_together,
 )
+from fgrlhf.runs.precision import dtype_of_run
 from fgrlhf.runs.progress import progress_bar
 from fgrlhf.runs.runlog import say
 from fgrlhf.runs.stage import hold
@@ -286,7 +287,7 @@ def _train(config: SFTConfig, task: Task) -> Path:
     if folder is not None:
         return folder
     folder = Path(config.logging.save_dir)
-    accelerator = stage_accelerator(config.model.dtype)
+    accelerator = stage_accelerator(dtype_of_run(config.model, folder))
     micro_batch_size(config.train, accelerator.num_processes)  # before a model is loaded
     use_kernels(config.model.kernels, folder)
     # the first process sends the others their parts of a sharded model

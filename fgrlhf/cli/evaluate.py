@@ -44,6 +44,7 @@ from fgrlhf.policy import check_prompts_fit, whole_policy
 from fgrlhf.reward import BasicReward
 from fgrlhf.rewards.build import build_reward
 from fgrlhf.runs.distributed import share_of
+from fgrlhf.runs.precision import dtype_of_run, with_dtype
 from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.runs.runlog import RunLog, say
 from fgrlhf.runs.stage import begin, changes_since, finish, folder_of, hold, stored_result
@@ -260,12 +261,14 @@ def _evaluate(task: Task, settings: EvaluateSettings, name: str, folder: Path) -
         return folder
     task_metrics = task.metrics(prompts)
     check_metrics_fit(task_metrics, prompts, data or settings.split)
+    dtype = dtype_of_run(config.model, folder)
+    config = config.model_copy(update={"model": with_dtype(config.model, dtype)})
     policy, reference, reward = load(task, settings, config, device)
     quiet = not state.is_main_process
     file = data or settings.split
     check_prompts_fit(policy, prompts, task.core_text, file, quiet, sampling.max_new_tokens)
     named_metrics = build_metrics(
-        metrics_of(settings, config), str(state.device), config.model.dtype, task.rm_prefix
+        metrics_of(settings, config), str(state.device), dtype, task.rm_prefix
     )
     for note in reference_notes((*task_metrics, *named_metrics), prompts):
         say(note)
@@ -273,7 +276,10 @@ def _evaluate(task: Task, settings: EvaluateSettings, name: str, folder: Path) -
     if state.is_main_process:
         _say_what_is_replaced(folder, recorded, inputs)
         begin(folder, recorded, inputs)  # last, since it removes earlier results
-    with RunLog(folder, recorded, task=task.name) as log, log.stage(f"evaluate {name}"):
+    with (
+        RunLog(folder, recorded, task=task.name, dtype=dtype) as log,
+        log.stage(f"evaluate {name}"),
+    ):
         evaluated = evaluate_rows(
             responder,
             share_of(prompts, state.process_index, state.num_processes),

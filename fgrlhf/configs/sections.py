@@ -29,6 +29,7 @@ from fgrlhf.configs.strict import (
 )
 
 Dtype = Literal["fp32", "bf16"]
+DtypeSetting = Literal["auto", "fp32", "bf16"]
 Optimizer = Literal["adamw", "adamw_8bit"]
 Schedule = Literal["linear", "cosine", "constant"]
 Epochs = Annotated[float, Field(ge=1e-6, le=1e6)]
@@ -84,8 +85,12 @@ class ModelConfig(StrictModel):
     max_input_len: Tokens = Field(
         default=1024, description="tokens; longer prompts are cut at their end"
     )
-    dtype: Dtype = Field(
-        default="fp32", description="forward passes; weights in training stay fp32"
+    dtype: DtypeSetting = Field(
+        default="fp32",
+        description=(
+            "forward passes; weights in training stay fp32. auto: bf16 where the processor computes"
+            " it clearly faster; a resumed run keeps what it began with"
+        ),
     )
     kernels: Kernels = "auto"
 

@@ -33,6 +33,7 @@ import time
 from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed
@@ -59,6 +60,8 @@ SIZES = {
 # thousand of them. Texts of varying length produce ever new shapes, so a small cache is enough.
 # oneDNN reads both variables once, at its first product.
 CACHE_LIMITS = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "32", "LRU_CACHE_CAPACITY": "32"}
+
+Result = TypeVar("Result")
 
 _chosen: dict[str, str] | None = None  # class of size -> library; None before the first product
 _limited = False  # whether oneDNN's caches have been limited
@@ -174,7 +177,7 @@ def slow_bf16_note(device_type: str, setting: str) -> str | None:
     Args:
       setting: the override that selects fp32, e.g. "model.dtype=fp32".
     """
-    if device_type != "cpu" or not _lacks_bf16():
+    if device_type != "cpu" or not lacks_bf16():
         return None
     return (
         "note: this processor has no instructions for bf16, so bf16 is slower than fp32 here: set"
@@ -182,7 +185,7 @@ def slow_bf16_note(device_type: str, setting: str) -> str | None:
     )
 
 
-def _lacks_bf16() -> bool:
+def lacks_bf16() -> bool:
     """Whether the CPU is known to have no instructions for bf16 products."""
     has = torch.cpu.get_capabilities()
     names = ("avx512_bf16", "amx_bf16")
@@ -232,25 +235,36 @@ def _checked(choice) -> dict[str, str]:
 
 
 def _remembered_or_measured() -> dict[str, str]:
-    path = cache_file()
-    key = machine_key()
+    return remembered_or_measured(cache_file(), machine_key(), _checked, measure)
+
+
+def remembered_or_measured(
+    path: Path, key: str, check: Callable[[Any], Result], measure: Callable[[], Result]
+) -> Result:
+    """What an earlier process measured on this machine, or else a measurement that is written.
+
+    Args:
+      path: a JSON file of the measurements under different conditions.
+      key: the conditions of this one.
+      check: returns a value of the file; raises `ValueError` if it is none.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # the lock keeps processes that start together from disturbing each other's measurement
         with _locked(path.with_suffix(".lock")):
-            choice_by_machine = _read_cache(path)
-            if key not in choice_by_machine:
-                choice_by_machine[key] = measure()
-                write_json(path, choice_by_machine)
-            return choice_by_machine[key]
+            known = _read_cache(path, check)
+            if key not in known:
+                known[key] = measure()
+                write_json(path, known)
+            return known[key]
     except (OSError, RuntimeError):  # no home, read-only, full disk, a file system without locks
         return measure()
 
 
-def _read_cache(path: Path) -> dict[str, dict[str, str]]:
+def _read_cache(path: Path, check: Callable[[Any], Result]) -> dict[str, Result]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        return {key: _checked(choice) for key, choice in content.items()}
+        return {key: check(value) for key, value in content.items()}
     except (OSError, ValueError, AttributeError, RecursionError):
         return {}
 
@@ -262,9 +276,10 @@ def _locked(path: Path):
         yield
 
 
-def cache_file() -> Path:
+def cache_file(name: str = "kernels.json") -> Path:
+    """A file of measurements on this machine."""
     folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(folder) / "fgrlhf" / "kernels.json"
+    return Path(folder) / "fgrlhf" / name
 
 
 def machine_key() -> str:
@@ -304,17 +319,21 @@ def measure(seconds: Callable[[str, tuple[int, int, int]], float] | None = None)
 
 @torch.no_grad()
 def _seconds(library: str, shape: tuple[int, int, int]) -> float:
-    """Shortest of `REPEATS` times: the one that other processes disturbed least."""
     M, K, N = shape
     x_MK = torch.ones(M, K)
     weight_NK = torch.ones(N, K)
     bias_N = torch.ones(N)
     multiply = onednn_linear if library == ONEDNN else torch.nn.functional.linear
-    multiply(x_MK, weight_NK, bias_N)  # warm-up, not timed
+    return best_seconds(lambda: multiply(x_MK, weight_NK, bias_N))
+
+
+def best_seconds(compute: Callable[[], Any]) -> float:
+    """Shortest of `REPEATS` times: the one that other processes disturbed least."""
+    compute()  # warm-up, not timed
     times = []
     for _ in range(REPEATS):
         start = time.perf_counter()
-        multiply(x_MK, weight_NK, bias_N)
+        compute()
         times.append(time.perf_counter() - start)
     return min(times)
 

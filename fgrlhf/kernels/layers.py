@@ -31,6 +31,7 @@ from transformers.models.t5.modeling_t5 import T5DenseActDense, T5LayerNorm
 from transformers.pytorch_utils import Conv1D
 
 from fgrlhf.kernels import choice
+from fgrlhf.kernels.copies import for_product
 
 # ---- linear layers -------------------------------------------------------------------------------
 
@@ -98,14 +99,15 @@ class Linear(nn.Linear):
     """PyTorch's linear layer, computed by `linear`."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return linear(x, self.weight, self.bias)
+        bias_N = None if self.bias is None else for_product(self.bias)
+        return linear(x, for_product(self.weight), bias_N)
 
 
 class TransposedLinear(Conv1D):
     """GPT-2's linear layer, whose weight is (K, N), computed by `linear`."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return linear(x, self.weight.T, self.bias)
+        return linear(x, for_product(self.weight).T, for_product(self.bias))
 
 
 # ---- dropout -------------------------------------------------------------------------------------
@@ -247,7 +249,10 @@ class _FastNorm(nn.Module):
             y = nn.functional.rms_norm(x, shape, self.weight, self.variance_epsilon)
             return y.to(x.dtype)  # autocast may have changed it
         if x.dtype == torch.float32:
-            return _rms_norm(x, self.weight, self.variance_epsilon)
+            y = _rms_norm(x, self.weight, self.variance_epsilon)
+            # what follows is products: they would cast it one by one
+            is_half = torch.is_autocast_enabled("cpu")
+            return y.to(torch.get_autocast_dtype("cpu")) if is_half else y
         return super().forward(x)
 
 

@@ -27,7 +27,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
+
+from fgrlhf.kernels.half_attention import attention
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ class SharedRows:
         value_GHPD, value_GHRD = _split(value_GHLD, P)
 
         # Without padding the prompt is causal, for which the kernels need no mask.
-        prompt_out_GNPD = scaled_dot_product_attention(
+        prompt_out_GNPD = attention(
             query_GNPD,
             _repeated(key_GHPD, repeats),
             _repeated(value_GHPD, repeats),
@@ -102,7 +103,7 @@ class SharedRows:
             **options,
         )
         # The K responses of a row become K rows, each with the prompt's keys before its own.
-        response_out_BNTD = scaled_dot_product_attention(
+        response_out_BNTD = attention(
             query_GNRD.unflatten(2, (K, T)).transpose(1, 2).flatten(0, 1),
             _with_prompt(key_GHPD, key_GHRD, K, repeats),
             _with_prompt(value_GHPD, value_GHRD, K, repeats),
@@ -180,7 +181,7 @@ class RaggedRows:
         P, *responses = lengths
         parts = []
         if P > 0:
-            prompt_out_1NPD = scaled_dot_product_attention(
+            prompt_out_1NPD = attention(
                 query_1NLD[:, :, :P],
                 key_1HLD[:, :, :P],
                 value_1HLD[:, :, :P],
@@ -192,7 +193,7 @@ class RaggedRows:
         begin = P
         for T in responses:
             own = slice(begin, begin + T)
-            response_out_1NTD = scaled_dot_product_attention(
+            response_out_1NTD = attention(
                 query_1NLD[:, :, own],
                 torch.cat([key_1HLD[:, :, :P], key_1HLD[:, :, own]], 2),
                 torch.cat([value_1HLD[:, :, :P], value_1HLD[:, :, own]], 2),

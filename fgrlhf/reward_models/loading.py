@@ -33,6 +33,7 @@ from fgrlhf.reward_models.conversation import ConversationReader, ConversationSc
 from fgrlhf.reward_models.inputs import longest_input
 from fgrlhf.reward_models.network_config import LanguageModelScorerConfig, shape_of_config
 from fgrlhf.reward_models.networks import LanguageModelScorer, speed_up_network
+from fgrlhf.reward_models.precision import place, with_exact_heads
 from fgrlhf.reward_models.prefix import Prefix, PrefixFn, RMText
 from fgrlhf.reward_models.rm_input import Cuts
 from fgrlhf.reward_models.scoring import SegmentScorer, SequenceScorer, decoder_start, shape_of
@@ -47,7 +48,6 @@ from fgrlhf.reward_models.spec import (
 from fgrlhf.reward_models.taggers import Reading, TaggerScorer, load_tagger, reading_of
 from fgrlhf.reward_utils import PUBLISHED
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 PUBLISHED_LENGTH = 2048  # tokens that the published reward models read
 CHANGE_OF_SCORE = 1e-3  # a smaller relative difference is rounding
 SMALL_SCORE = 0.01  # smaller ones are differences of larger terms, which are rounded too
@@ -97,7 +97,7 @@ def load_reward_model(
             tagger = _tagger(path, config, prefix_fn, reads, {**(defaults or {}), **facts})
             if tagger is not None:
                 refuse_reading(path, {"reads_chat": reads_chat, "ends_with_eos": ends_with_eos})
-                tagger.model.to(device=device, dtype=DTYPES[dtype])
+                place(with_exact_heads(tagger.model), device, dtype)
                 return tagger
             spec = _published_spec(path, config, facts, defaults or {})
         _check_network(path, spec, config)
@@ -129,7 +129,7 @@ def load_reward_model(
         raise UserError(
             f"no reward model could be loaded from `{path}`: {error} {_way_out(path)}"
         ) from None
-    placed = model.to(device=device, dtype=DTYPES[dtype])
+    placed = place(model, device, dtype)
     scorer = _scorer(
         shorten(path), placed, tokenizer, spec, prefix_fn, given if reads_conversations else None
     )

@@ -33,6 +33,7 @@ from fgrlhf.models.top_layers import TopLayers, layers_of, names_below, train_to
 from fgrlhf.models.trunk import freeze_other_inputs, text_config, trunk_of
 from fgrlhf.reward_models.feature_head import FeatureHead, LinearModel, pooled_by_segment
 from fgrlhf.reward_models.network_config import LanguageModelScorerConfig, with_layers
+from fgrlhf.reward_models.precision import with_exact_heads
 from fgrlhf.reward_models.scorer_batch import (
     ScorerBatch,
     hidden_states,
@@ -293,11 +294,16 @@ class LanguageModelScorer(PreTrainedModel):
         last_BD = batch.at_last_tokens(hidden_BTD)
         if features_BTF is not None and self.feature_in is not None:
             pooled_BF = pooled_features(features_BTF, batch.response_mask_BT)
-            last_BD = torch.cat([last_BD, pooled_BF.to(last_BD.dtype)], -1)
+            last_BD = torch.cat([last_BD.float(), pooled_BF], -1)
         scores_B1 = self.head(last_BD)
         if linear_BTC is not None:
             scores_B1 = scores_B1 + batch.at_last_tokens(linear_BTC)
         return TokenClassifierOutput(logits=scores_B1)
+
+    @property
+    def heads(self) -> list[nn.Module]:
+        """What reads the trunk's last states; see precision.py."""
+        return [self.head] if self.feature_head is None else [self.head, self.feature_head]
 
     def linear_inputs(
         self, text_features_BTF: Tensor, segments_BT: Tensor, features_BTF: Tensor | None
@@ -470,7 +476,8 @@ NetworkT = TypeVar("NetworkT", bound=PreTrainedModel)
 
 
 def speed_up_network(network: NetworkT, setting: str = "auto") -> NetworkT:
-    """`kernels.install.speed_up`, and shared prompts in the stacks of a `LanguageModelScorer`."""
+    """`kernels.install.speed_up`, shared prompts in a `LanguageModelScorer`, and exact heads."""
+    with_exact_heads(network)
     if isinstance(network, LanguageModelScorer):
         for model in (network.trunk, network.lm):
             if model is None:

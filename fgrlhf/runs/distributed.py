@@ -95,11 +95,21 @@ def check_environment(dtype: Dtype, environment: Mapping[str, str] = os.environ)
         )
 
 
+def mixed_precision(dtype: Dtype) -> str:
+    """`dtype` in the words of accelerate."""
+    return "bf16" if dtype == "bf16" else "no"
+
+
+def dtype_of(accelerator: Accelerator) -> Dtype:
+    """The precision of forward passes."""
+    return "bf16" if accelerator.mixed_precision == "bf16" else "fp32"
+
+
 def stage_accelerator(dtype: Dtype, find_unused: bool = False) -> Accelerator:
     """The device and the processes of SFT or of a reward model.
 
     Args:
-      dtype: `model.dtype`.
+      dtype: `model.dtype`, with `auto` decided.
       find_unused: whether a forward pass may leave trained parameters out.
     Raises:
       UserError: the launcher is not supported, or the device does not compute in bf16.
@@ -107,7 +117,7 @@ def stage_accelerator(dtype: Dtype, find_unused: bool = False) -> Accelerator:
     check_environment(dtype)
     try:
         accelerator = Accelerator(
-            mixed_precision="bf16" if dtype == "bf16" else "no",
+            mixed_precision=mixed_precision(dtype),
             # without it, processes on a CPU would each train alone
             cpu=not torch.accelerator.is_available(),
             kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=find_unused)],
@@ -145,7 +155,7 @@ def shard_over_processes(module: ModuleT, accelerator: Accelerator, dtype: str) 
     A module without weights of its own stays as it is: the reference of a policy with adapters.
 
     Args:
-      dtype: `model.dtype`, of forward passes.
+      dtype: of forward passes.
     """
     if next(module.parameters(), None) is None:
         return module

@@ -84,6 +84,7 @@ class RunLog:
         seed: int | None = None,
         write: bool | None = None,
         task: str | None = None,
+        dtype: str | None = None,
     ):
         if not str(folder).strip():
             raise UserError("the run's folder has no name: set logging.save_dir=...")
@@ -107,7 +108,7 @@ class RunLog:
         self._write_config(config, settings)
         self._drop_after(resume_step)
         seed = _find_seed(settings) if seed is None else seed
-        self._write_run(seed, sources_in(settings), resume_step, before, task)
+        self._write_run(seed, sources_in(settings), resume_step, before, task, dtype)
         self._metrics = open(self.folder / "metrics.jsonl", "a", encoding="utf-8")  # noqa: SIM115
 
     def _start_tensorboard(self, resume_step: int | None) -> None:
@@ -242,6 +243,7 @@ class RunLog:
         resume_step: int | None,
         before: Mapping,
         task: str | None,
+        dtype: str | None,
     ) -> None:
         # imported here: with torch it takes seconds, and other programs read run folders too
         from fgrlhf.kernels import choice as kernels
@@ -261,6 +263,8 @@ class RunLog:
             "resumed_at": resumed,
             "resumed_with": commands,
         }
+        if dtype:
+            facts["dtype"] = dtype
         if task:
             facts["task"] = task
         if models:

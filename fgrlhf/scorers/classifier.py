@@ -12,6 +12,7 @@ from fgrlhf.reward_models.conversation import ConversationReader
 from fgrlhf.reward_models.inputs import longest_input
 from fgrlhf.reward_models.loading import check_score, refuse_reading
 from fgrlhf.reward_models.network_config import shape_of_config
+from fgrlhf.reward_models.precision import DTYPES, place, with_exact_heads
 from fgrlhf.text_types import Prompt
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class LabelScorer:
                 AutoModelForSequenceClassification,
                 config.ckpt,
                 config=network_config,
-                dtype=torch.bfloat16 if dtype == "bf16" else torch.float32,
+                dtype=DTYPES[dtype],
             )
             check_vocabulary(tokenizer, model)
         except (OSError, ValueError) as error:
@@ -87,7 +88,8 @@ class LabelScorer:
                 f"no text classifier could be loaded from `{config.ckpt}`: {error} Give a folder or"
                 " hub name of a sequence classifier."
             ) from None
-        scorer = cls(model.to(device).eval().requires_grad_(False), tokenizer, config)
+        placed = place(with_exact_heads(model), device, dtype)
+        scorer = cls(placed.eval().requires_grad_(False), tokenizer, config)
         with torch.no_grad():
             check_score(model, tokenizer)
         return scorer
