@@ -17,7 +17,6 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.configs.sections import Dtype
-from fgrlhf.kernels.copies import forget_copies
 from fgrlhf.models.sharding import clip_grad_norm
 from fgrlhf.models.trunk import require_trained
 from fgrlhf.runs.distributed import (
@@ -197,7 +196,6 @@ class BaseTrainer(ABC):
         for norm in norms.values():
             self.check_finite(norm)
         self.optimizer.step()
-        forget_copies(self.module)
         return {name: float(norm) for name, norm in norms.items()}
 
     @property

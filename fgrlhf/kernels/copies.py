@@ -5,13 +5,16 @@ trained one once per context. Here a weight keeps its copy until the weight chan
 the numbers that autocast would compute, so results are the same; the fp32 weight is what is trained
 and saved.
 
-A change is noticed by the weight's version, which in-place operations of PyTorch increase. Code
-that changes weights in another way (an optimiser with kernels of its own) must be followed by
-`forget_copies`.
+A change is noticed by the weight's version, which PyTorch's in-place operations increase. PyTorch's
+fused optimisers do not, so every step of any optimiser makes it forget the copies of its weights.
 """
 
+from functools import cache
+from typing import Any
+
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 _COPY = "_half_copy"  # attribute of a weight: (what the weight was, its copy)
 
@@ -38,6 +41,7 @@ def for_product(weight: Tensor) -> Tensor:
     was = (weight._version, weight.data_ptr(), dtype)
     known, copy = getattr(weight, _COPY, (None, None))
     if copy is None or known != was:
+        _watch_optimizers()
         copy = weight.detach().to(dtype)
         setattr(weight, _COPY, (was, copy))
     if torch.is_grad_enabled() and weight.requires_grad:
@@ -45,8 +49,14 @@ def for_product(weight: Tensor) -> Tensor:
     return copy
 
 
-def forget_copies(module: nn.Module) -> None:
-    """Forget the copies of a module's weights, after an update that PyTorch does not count."""
-    for parameter in module.parameters():
-        if hasattr(parameter, _COPY):
-            delattr(parameter, _COPY)
+@cache
+def _watch_optimizers() -> None:
+    """From now on, forget the copies of weights that an optimiser of this process has changed."""
+    register_optimizer_step_post_hook(_forget_copies)
+
+
+def _forget_copies(optimizer: Optimizer, *_: Any) -> None:
+    for group in optimizer.param_groups:
+        for weight in group["params"]:
+            if hasattr(weight, _COPY):
+                delattr(weight, _COPY)

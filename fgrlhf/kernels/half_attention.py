@@ -2,19 +2,19 @@
 
 PyTorch's own takes four times as long as its forward pass, a fifth of an update of a decoder with
 135 M parameters. Here it consists of batched products, which oneDNN computes at full speed. With
-the scores S = scale q k^T + mask, the probabilities P = exp(S - logsumexp S) and the output O = P v,
-whose gradient is dO:
+the scores S = scale q k^T + mask, the probabilities P = exp(S - logsumexp S), the output O = P v
+and its gradient dO:
 
     dS = P (dO v^T - delta)        delta = sum_d dO O
     dq = scale dS k        dk = scale dS^T q        dv = P^T dO
 
 S - logsumexp S and dO v^T - delta are differences of large numbers, of which bf16 would keep too
 few digits. Each is one product with two more columns, [q, -logsumexp] [k, 1]^T, so the difference
-is taken in the fp32 sums of the product, and rounded afterwards. An fp32 number is two bf16 columns:
-its rounded value, and the rest.
+is taken in the fp32 sums of the product, and rounded afterwards. The two columns are a number of
+fp32 rounded to bf16, and the rest.
 
 Axes here: B rows, N heads of queries, H heads of keys, R = N / H, L queries, S keys, D width of a
-head, M = B H, Q = R L queries that share a head of keys.
+head, E = D + 2, M = B H, Q = R L queries that share a head of keys.
 """
 
 from typing import Any
@@ -38,8 +38,8 @@ def attention(
 ) -> Tensor:
     """PyTorch's attention, with the same result; on a CPU under autocast with another gradient.
 
-    Arguments as in `torch.nn.functional.scaled_dot_product_attention`, where a mask (1 or B, 1, L, S)
-    has True, or 0, for the keys that a query sees, and False, or -inf, for others.
+    Arguments as in `torch.nn.functional.scaled_dot_product_attention`. A mask (1 or B, 1, L, S) has
+    True or 0 for the keys that a query sees, and False or -inf for others.
     """
     inputs = (query_BNLD, key_BHSD, value_BHSD)
     half = torch.get_autocast_dtype("cpu")
