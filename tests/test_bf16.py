@@ -9,12 +9,13 @@ import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from rl_helpers import config, metrics, trainer
+from test_rm_precision import trained_scorer
 from torch import nn
 from transformers import LlamaConfig, LlamaForSequenceClassification
 
 from fgrlhf.base.files import read_json, write_json
 from fgrlhf.configs.sections import LoRAConfig, ModelConfig, Sampling
-from fgrlhf.kernels import choice
+from fgrlhf.kernels import choice, half_attention
 from fgrlhf.kernels.copies import for_product
 from fgrlhf.kernels.layers import Linear, fast_layers
 from fgrlhf.reward_models.loading import load_reward_model
@@ -79,6 +80,52 @@ def test_a_layer_in_fp32_reads_its_weight():
     assert isinstance(layer, Linear) and for_product(layer.weight) is layer.weight
     layer(torch.randn(3, 24))
     assert not vars(layer.weight)
+
+
+# ---- attention -----------------------------------------------------------------------------------
+
+
+def masks(B, L, S):
+    """What queries see, as arguments of attention, by name."""
+    sees = torch.rand(B, 1, L, S) < 0.7
+    sees[..., 0] = True
+    numbers = torch.zeros(B, 1, L, S).masked_fill_(~sees, -torch.inf)
+    arguments = {
+        "all": {},
+        "one mask": {"attn_mask": sees[0, 0]},
+        "a mask for each row": {"attn_mask": numbers},
+    }
+    return arguments | ({"causal": {"is_causal": True}} if L == S else {})
+
+
+@pytest.mark.parametrize("L, S", [(50, 50), (9, 21)])
+def test_attention_has_the_output_and_the_gradient_of_pytorch(L, S, monkeypatch):
+    monkeypatch.setattr(half_attention, "QUERIES_AT_ONCE", 16)
+    monkeypatch.setattr(half_attention, "SCORES_AT_ONCE", 3000)
+    torch.manual_seed(0)
+    shapes = [(3, 4, L, 16), (3, 2, S, 16), (3, 2, S, 16)]
+    inputs = [torch.randn(shape) for shape in shapes]
+    direction = torch.randn(3, 4, L, 16)
+
+    def run(attend, half, **arguments):
+        own = [x.clone().requires_grad_() for x in inputs]
+        with torch.autocast("cpu", dtype=HALF, enabled=half):
+            out = attend(*own, enable_gqa=True, **arguments)
+        (out.float() * direction).sum().backward()
+        return out.detach(), [x.grad for x in own]
+
+    plain = torch.nn.functional.scaled_dot_product_attention
+    for name, arguments in masks(3, L, S).items():
+        out, gradients = run(half_attention.attention, True, **arguments)
+        expected, _ = run(plain, True, **arguments)
+        assert torch.equal(out, expected), name
+        _, exact = run(plain, False, **arguments)
+        for gradient, right in zip(gradients, exact):
+            assert (gradient - right).norm() < 0.02 * right.norm(), name
+        # in fp32 everything is PyTorch's
+        out, gradients = run(half_attention.attention, False, **arguments)
+        assert torch.equal(out, run(plain, False, **arguments)[0]), name
+        assert all(torch.equal(a, b) for a, b in zip(gradients, exact)), name
 
 
 # ---- what holds in training ----------------------------------------------------------------------
@@ -185,9 +232,12 @@ def distinct_texts() -> list[str]:
 
 @pytest.mark.parametrize("shape", ["causal", "seq2seq", "encoder"])
 def test_different_texts_have_different_scores(shape, tmp_path):
-    from test_rm_precision import trained_scorer
-
-    trained_scorer(tmp_path, shape, "sequence", "float32")
+    network = trained_scorer(tmp_path, shape, "sequence", "float32").model
+    with torch.no_grad():
+        for weight in network.parameters():
+            if weight.dim() > 1:  # so that states differ as much as those of a trained network
+                weight.mul_(6)
+    network.save_pretrained(tmp_path / "rm")
     texts = distinct_texts()
     scores = {}
     for dtype in ("fp32", "bf16"):

@@ -14,9 +14,11 @@ is taken in the fp32 sums of the product, and rounded afterwards. The two column
 fp32 rounded to bf16, and the rest.
 
 Axes here: B rows, N heads of queries, H heads of keys, R = N / H, L queries, S keys, D width of a
-head, E = D + 2, M = B H, Q = R L queries that share a head of keys.
+head, E = D + 2, M = B H, Q = R L queries of a block that share a head of keys.
 """
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,6 +26,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 SCORES_AT_ONCE = 2**20  # so that they stay in the processor's cache
+QUERIES_AT_ONCE = 128  # of a text; the keys after the last of them are left out
 
 
 def attention(
@@ -89,31 +92,77 @@ class _Attention(torch.autograd.Function):
         query_BNLD, key_BHSD, value_BHSD, mask, out_BNLD, logsumexp_BNL = ctx.saved_tensors
         B, N, L, D = query_BNLD.shape
         H, S = key_BHSD.shape[1:3]
-        hidden_BLS = _hidden(mask, ctx.is_causal, B, L, S)
+        M, R = B * H, N // H
         delta_BNL = (grad_BNLD * out_BNLD).sum(-1, dtype=torch.float32)
         # two more columns each, so that differences are taken in fp32
-        q_MQE = _grouped(_with_number(query_BNLD * ctx.scale, -logsumexp_BNL), H)
-        k_MSE = _with_ones(key_BHSD).flatten(0, 1)
-        do_MQE = _grouped(_with_number(grad_BNLD, -delta_BNL), H)
-        v_MSE = _with_ones(value_BHSD).flatten(0, 1)
+        q_MRLE = _with_number(query_BNLD * ctx.scale, -logsumexp_BNL).reshape(M, R, L, -1)
+        do_MRLE = _with_number(grad_BNLD, -delta_BNL).reshape(M, R, L, -1)
+        k_MSE = _with_ones(key_BHSD).reshape(M, S, -1)
+        v_MSE = _with_ones(value_BHSD).reshape(M, S, -1)
 
-        dq_MQD, dk_MSD, dv_MSD = [], [], []
-        at_once = max(1, SCORES_AT_ONCE // (q_MQE.shape[1] * S))
-        for start in range(0, B * H, at_once):
-            rows = slice(start, start + at_once)
-            q, k, do, v = q_MQE[rows], k_MSE[rows], do_MQE[rows], v_MSE[rows]
-            p_MQS = q @ k.mT
-            if hidden_BLS is not None:
-                _hide(p_MQS, hidden_BLS, range(start, start + len(q)), H)
-            p_MQS.exp_()
+        dq_MRLD = torch.empty_like(q_MRLE[..., :D])
+        dk_MSD = torch.zeros(M, S, D)
+        dv_MSD = torch.zeros(M, S, v_MSE.shape[2] - 2)
+        for block in _blocks(_hidden(mask, ctx.is_causal, L, S), B, R, L, S, H):
+            rows, queries, seen = block.rows, block.queries, block.seen
+            q = q_MRLE[rows, :, queries].flatten(1, 2)
+            do = do_MRLE[rows, :, queries].flatten(1, 2)
+            k, v = k_MSE[rows, :seen], v_MSE[rows, :seen]
+            p_MQS = block.hide(q @ k.mT).exp_()
             ds_MQS = (do @ v.mT).mul_(p_MQS)
-            dq_MQD.append(ds_MQS @ k[..., :D])
-            dk_MSD.append(ds_MQS.mT @ q[..., :D])
-            dv_MSD.append(p_MQS.mT @ do[..., :D])
-        dq_BNLD = torch.cat(dq_MQD).view(B, N, L, D).mul_(ctx.scale)
-        dk_BHSD = torch.cat(dk_MSD).view(B, H, S, D)
-        dv_BHSD = torch.cat(dv_MSD).view(B, H, S, -1)
+            dq_MRLD[rows, :, queries] = (ds_MQS @ k[..., :D]).unflatten(1, (R, -1))
+            dk_MSD[rows, :seen] += ds_MQS.mT @ q[..., :D]
+            dv_MSD[rows, :seen] += p_MQS.mT @ do[..., :-2]
+        dq_BNLD = dq_MRLD.view(B, N, L, D).mul_(ctx.scale)
+        dk_BHSD = dk_MSD.to(key_BHSD.dtype).view(B, H, S, D)
+        dv_BHSD = dv_MSD.to(value_BHSD.dtype).view(B, H, S, -1)
         return dq_BNLD, dk_BHSD, dv_BHSD, None, None, None
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Some queries of some rows.
+
+    Attributes:
+      rows, queries: of M and of L.
+      seen: the keys from this one on are hidden from all of these queries.
+      hidden: (1 or rows, 1, queries, keys from `first` to `seen`); None: nothing more is hidden.
+    """
+
+    rows: slice
+    queries: slice
+    seen: int
+    first: int
+    hidden: Tensor | None
+
+    def hide(self, scores_MQS: Tensor) -> Tensor:
+        """The scores, with -inf for hidden keys."""
+        if self.hidden is not None:
+            L = self.queries.stop - self.queries.start
+            scores_MRLS = scores_MQS.unflatten(1, (-1, L))[..., self.first :]
+            scores_MRLS.masked_fill_(self.hidden, -torch.inf)
+        return scores_MQS
+
+
+def _blocks(hidden_BLS: Tensor | None, B: int, R: int, L: int, S: int, H: int) -> Iterator[_Block]:
+    """Blocks that cover all pairs of a query and a key it sees."""
+    for begin in range(0, L, QUERIES_AT_ONCE):
+        queries = slice(begin, min(begin + QUERIES_AT_ONCE, L))
+        seen, first, hidden = S, 0, None
+        if hidden_BLS is not None:
+            of_block = hidden_BLS[:, queries]
+            seen = int((~of_block).any(0).any(0).nonzero().max()) + 1
+            places = of_block[..., :seen].any(0).any(0).nonzero()
+            if len(places):
+                first = int(places.min())
+                hidden = of_block[:, None, :, first:seen]
+        at_once = max(1, SCORES_AT_ONCE // (R * (queries.stop - begin) * seen))
+        for start in range(0, B * H, at_once):
+            rows = slice(start, min(start + at_once, B * H))
+            of_rows = hidden
+            if hidden is not None and len(hidden) > 1:
+                of_rows = hidden[torch.arange(rows.start, rows.stop) // H]
+            yield _Block(rows, queries, seen, first, of_rows)
 
 
 def _added(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
@@ -123,25 +172,14 @@ def _added(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     return torch.zeros(mask.shape, dtype=dtype).masked_fill_(~mask, -torch.inf)
 
 
-def _hidden(mask: Tensor | None, is_causal: bool, B: int, L: int, S: int) -> Tensor | None:
+def _hidden(mask: Tensor | None, is_causal: bool, L: int, S: int) -> Tensor | None:
     """True for keys that a query does not see, (1 or B, L, S); None: it sees all."""
     if is_causal:
         return torch.ones(1, L, S, dtype=torch.bool).triu_(1)
     if mask is None:
         return None
     hidden = ~mask if mask.dtype == torch.bool else mask == -torch.inf
-    return hidden.expand(-1, 1, L, S)[:, 0]
-
-
-def _hide(scores_MQS: Tensor, hidden_BLS: Tensor, places: range, H: int) -> None:
-    """Set the scores of hidden keys to -inf; `places` are those of the M rows."""
-    L, S = hidden_BLS.shape[1:]
-    scores_MRLS = scores_MQS.view(len(scores_MQS), -1, L, S)
-    if len(hidden_BLS) == 1:
-        scores_MRLS.masked_fill_(hidden_BLS[:, None], -torch.inf)
-        return
-    rows = torch.tensor([place // H for place in places])
-    scores_MRLS.masked_fill_(hidden_BLS[rows][:, None], -torch.inf)
+    return hidden.expand(*hidden.shape[:-2], L, S).reshape(-1, L, S)
 
 
 def _with_number(x_BNLD: Tensor, number_BNL: Tensor) -> Tensor:
@@ -153,9 +191,3 @@ def _with_number(x_BNLD: Tensor, number_BNL: Tensor) -> Tensor:
 
 def _with_ones(x_BHSD: Tensor) -> Tensor:
     return torch.nn.functional.pad(x_BHSD, (0, 2), value=1.0)
-
-
-def _grouped(x_BNLE: Tensor, H: int) -> Tensor:
-    """(M, Q, E): the queries that share a head of keys, one after the other."""
-    B, N, L, E = x_BNLE.shape
-    return x_BNLE.reshape(B * H, N // H * L, E)
