@@ -45,10 +45,7 @@ def attention(
     True or 0 for the keys that a query sees, and False or -inf for others.
     """
     inputs = (query_BNLD, key_BHSD, value_BHSD)
-    half = torch.get_autocast_dtype("cpu")
-    is_half = query_BNLD.device.type == "cpu" and torch.is_autocast_enabled("cpu")
-    needs_gradient = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
-    if not is_half or not needs_gradient or dropout_p or half != torch.bfloat16:
+    if dropout_p or not _has_own_gradient(*inputs):
         return scaled_dot_product_attention(
             *inputs,
             attn_mask=attn_mask,
@@ -58,7 +55,19 @@ def attention(
             enable_gqa=enable_gqa,
         )
     scale = query_BNLD.shape[-1] ** -0.5 if scale is None else scale
-    return _Attention.apply(*(x.to(half) for x in inputs), attn_mask, is_causal, scale)
+    return _Attention.apply(*(x.bfloat16() for x in inputs), attn_mask, is_causal, scale)
+
+
+def _has_own_gradient(query_BNLD: Tensor, key_BHSD: Tensor, value_BHSD: Tensor) -> bool:
+    """Whether the gradient is the one of this file, of the output of PyTorch's flash attention."""
+    if query_BNLD.device.type != "cpu" or not torch.is_autocast_enabled("cpu"):
+        return False
+    inputs = (query_BNLD, key_BHSD, value_BHSD)
+    if not torch.is_grad_enabled() or not any(x.requires_grad for x in inputs):
+        return False
+    has_flash = torch.backends.cuda.flash_sdp_enabled()  # TRPO, which needs a second one, has not
+    is_bf16 = torch.get_autocast_dtype("cpu") == torch.bfloat16
+    return has_flash and is_bf16 and query_BNLD.shape[-1] == value_BHSD.shape[-1]
 
 
 class _Attention(torch.autograd.Function):
