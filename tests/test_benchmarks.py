@@ -22,6 +22,7 @@ from benchmarks import (
     reward_service,
     reward_training,
     scaling,
+    update,
     workload,
 )
 from fgrlhf.base.errors import UserError
@@ -113,6 +114,12 @@ def test_decoding_steps_compute_the_same_logits(monkeypatch):
     monkeypatch.setattr(decoding.Ours, "next", lambda self, ids_B: project(self, ids_B) + 1e-3)
     with pytest.raises(UserError, match="the logits of step 1 differ by 0.001"):
         decoding.measure(size, say=lambda line: None)
+
+
+@pytest.mark.parametrize("top_layers", [None, 1])
+def test_updates_are_timed_in_both_precisions(top_layers):
+    result = update.measure(SMALL_DECODER, top_layers, repetitions=1)
+    assert set(result["cpu_seconds"]) == {"fp32", "bf16"} and result["ratio"] > 0
 
 
 def test_reward_models_train_on_pairs(tmp_path):
