@@ -10,6 +10,7 @@ from fgrlhf.data.token_comparisons import TokenComparison, encode_comparisons
 from fgrlhf.dev_evaluation import dev_evaluation
 from fgrlhf.dpo import DPOTrainer, load_comparisons
 from fgrlhf.kernels.choice import use_kernels
+from fgrlhf.kernels.copies import keep_copies
 from fgrlhf.models import frozen_layers
 from fgrlhf.models.base import Policy
 from fgrlhf.models.lora import AdapterFree
@@ -78,6 +79,8 @@ def build_trainer(task: Task, config: DPOConfig) -> DPOTrainer:
         reference = AdapterFree(policy)
     if sharded:
         shard_over_processes(reference, accelerator, dtype)
+    elif dtype == "bf16":
+        keep_copies(reference, policy)
     evaluate = dev_evaluation(task, config, dev_prompts, None, reference, accelerator)
     with seeded(config.train.seed, "init"):
         return DPOTrainer(config, policy, encoded, evaluate, accelerator)

@@ -18,6 +18,7 @@ from fgrlhf.algorithms.protocol import Algorithm
 from fgrlhf.algorithms.registry import algorithm_class
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.seeds import derive_seed
+from fgrlhf.kernels.copies import keep_copies
 from fgrlhf.models.base import Policy
 from fgrlhf.models.sharding import unsharded, whole
 from fgrlhf.policy import cut_prompts
@@ -114,6 +115,8 @@ class OnPolicyTrainer(PolicyTrainer):
             shard_over_processes(self.reference, accelerator, self.dtype)
         else:
             self.reference.to(accelerator.device)
+            if self.dtype == "bf16":
+                keep_copies(self.reference, self.actor_critic)
         self.kl = KLController(config.algorithm.kl_coef)
         adaptive = config.algorithm.adaptive_kl
         if adaptive is not None:

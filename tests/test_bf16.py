@@ -16,7 +16,7 @@ from transformers import LlamaConfig, LlamaForSequenceClassification
 from fgrlhf.base.files import read_json, write_json
 from fgrlhf.configs.sections import LoRAConfig, ModelConfig, Sampling
 from fgrlhf.kernels import choice, half_attention
-from fgrlhf.kernels.copies import for_product
+from fgrlhf.kernels.copies import for_product, keep_copies
 from fgrlhf.kernels.layers import Linear, fast_layers
 from fgrlhf.reward_models.loading import load_reward_model
 from fgrlhf.reward_models.precision import heads_of, place, with_exact_heads
@@ -153,14 +153,19 @@ def test_the_first_kl_is_zero(kind, lora, bf16, tmp_path):
     rollout, _ = run.collect_and_score()
     assert torch.equal(rollout.logprobs_BT, rollout.ref_logprobs_BT)
     assert rollout.logprobs_BT.any()
+    if lora is None:  # the reference has its products' weights in bf16, the policy all in fp32
+        assert {weight.dtype for weight in run.reference.parameters()} == {torch.float32, HALF}
+    assert {weight.dtype for weight in run.actor_critic.parameters()} == {torch.float32}
 
 
 def test_the_first_kl_is_zero_with_frozen_layers(bf16, tmp_path):
     run = bf16(tmp_path)
     run.policy.train_top_layers(1)
     run.reference = run.policy.copy_sharing_frozen().eval().requires_grad_(False)
+    keep_copies(run.reference, run.actor_critic)
     rollout, _ = run.collect_and_score()
     assert torch.equal(rollout.logprobs_BT, rollout.ref_logprobs_BT)
+    assert {weight.dtype for weight in run.policy.parameters()} == {torch.float32}
 
 
 @pytest.mark.parametrize("kind", ["llama", "t5"])

@@ -13,8 +13,9 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+from transformers.pytorch_utils import Conv1D
 
 _COPY = "_half_copy"  # attribute of a weight: (what the weight was, its copy)
 
@@ -47,6 +48,24 @@ def for_product(weight: Tensor) -> Tensor:
     if torch.is_grad_enabled() and weight.requires_grad:
         return _Cast.apply(weight, copy)
     return copy
+
+
+def keep_copies(frozen: nn.Module, others: nn.Module, dtype: torch.dtype = torch.bfloat16) -> None:
+    """Give the products of a frozen module their copies in place of its weights, to save memory.
+
+    The module then computes under autocast only. Weights that something else reads stay as they
+    are: parameters of `others`, and an output layer that is tied to the embeddings.
+    """
+    read = {id(weight) for weight in others.parameters()}
+    products = []
+    for module in frozen.modules():
+        if isinstance(module, (nn.Linear, Conv1D)):
+            products.append(module)
+        else:
+            read |= {id(weight) for weight in module.parameters(recurse=False)}
+    for module in products:
+        if id(module.weight) not in read and module.weight.dtype == torch.float32:
+            module.weight = nn.Parameter(module.weight.detach().to(dtype), requires_grad=False)
 
 
 @cache

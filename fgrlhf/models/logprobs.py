@@ -171,7 +171,9 @@ def _block(
     project: Callable[[Tensor], Tensor], hidden_ND: Tensor, ids_N: Tensor, temperature: float
 ) -> tuple[Tensor, Tensor]:
     """(logprobs_N, entropy_N), the entropy without a gradient."""
-    logits_NV = project(hidden_ND).float().div_(temperature)
+    logits_NV = project(hidden_ND).float()
+    if temperature != 1:
+        logits_NV = logits_NV.div_(temperature)
     logprobs_N, logsumexp_N = _ChosenLogprob.apply(logits_NV, ids_N)
     with torch.no_grad():
         # -sum_v p_v log p_v = logsumexp(z) - sum_v p_v z_v
