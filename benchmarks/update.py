@@ -62,7 +62,7 @@ def measure(size: Size, top_layers: int | None, repetitions: int) -> dict:
     with TemporaryDirectory() as folder:
         work = prepare(Path(folder), size)
         policy = load_policy(work.ckpt, top_layers=top_layers)
-        ids_GP, mask_GP = policy.encode(work.prompts)
+        ids_GP, mask_GP = policy.encode(work.prompts[: size.prompts])
         ids_BT = torch.randint(
             8, size.vocab, (size.responses, size.tokens), generator=torch.Generator().manual_seed(0)
         )
