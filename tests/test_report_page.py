@@ -114,7 +114,7 @@ def test_the_fullest_colours_of_the_heat_maps_have_enough_contrast(chromium, pat
     for scheme in ("light", "dark"):
         page = opened(chromium, path, color_scheme=scheme)
         pairs = page.evaluate(
-            """() => ["text p", "text n", "tokens p", "tokens n"].map(names => {
+            """() => ["text pos", "text neg", "tokens pos", "tokens neg"].map(names => {
                 const [outer, inner] = names.split(" ")
                 const article = document.querySelector("article")
                 const box = article.appendChild(document.createElement("p"))
@@ -233,7 +233,7 @@ def test_no_header_is_empty_and_every_plot_has_a_table(chromium, path):
 def test_values_are_read_without_hovering(chromium, path):
     page = opened(chromium, path)
     filled = page.locator(
-        "#responses .p, #responses .n, #rollouts .aspect:not(.more *) :is(.p, .n)"
+        "#responses .pos, #responses .neg, #rollouts .aspect:not(.more *) :is(.pos, .neg)"
     )
     numbers = filled.evaluate_all(
         "all => all.filter(e => e.checkVisibility()).map(e => e.nextElementSibling?.className)"
@@ -260,7 +260,7 @@ def test_paper_has_the_open_parts_and_the_colours(chromium, path):
         page.locator("#responses .sample[open] article > .aspect .reward").evaluate_all(seen)
     )
     assert (
-        page.locator("#responses .p").first.evaluate("e => getComputedStyle(e).printColorAdjust")
+        page.locator("#responses .pos").first.evaluate("e => getComputedStyle(e).printColorAdjust")
         == "exact"
     )
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
