@@ -8,6 +8,7 @@ from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_json, write_text
 from fgrlhf.cli import rl, tiny_model
 from fgrlhf.configs.strict import StrictModel
+from fgrlhf.runs.checkpoint import new_folder
 from fgrlhf.runs.occupied import (
     check_own_run,
     check_own_stage,
@@ -82,6 +83,32 @@ def test_saved_policies_of_other_settings_are_kept(tmp_path):
         check_run(tmp_path, Settings(lr=2.0))
     (tmp_path / "checkpoints" / "step-8").mkdir(parents=True)
     check_run(tmp_path, Settings(lr=2.0))  # compared with the checkpoint's settings
+
+
+def test_records_and_files_of_other_programs_are_kept(tmp_path):
+    (tmp_path / "best").mkdir()
+    check_run(tmp_path)
+    write_text(tmp_path / "best" / "notes.txt", "mine")
+    with pytest.raises(UserError, match="best has files of another program"):
+        check_run(tmp_path)
+    write_text(tmp_path / "other" / "metrics.jsonl", "{}")
+    for check in (check_run, lambda folder: check_own_stage(folder, [])):
+        with pytest.raises(UserError, match=r"metrics.jsonl that this command did not write"):
+            check(tmp_path / "other")
+    write_text(tmp_path / "other" / "config.yaml", "lr: 1\nseed: 2\ndefaults: []\n")
+    with pytest.raises(UserError, match=r"config of another program \(defaults, seed\)"):
+        check_run(tmp_path / "other")
+    write_text(tmp_path / "other" / "config.yaml", "lr: 1\n")
+    check_run(tmp_path / "other")
+
+
+def test_a_folder_behind_a_link_is_replaced(tmp_path):
+    """Such as best/ on a larger disk."""
+    write_text(tmp_path / "disk" / "old.txt", "old")
+    (tmp_path / "best").symlink_to(tmp_path / "disk")
+    with new_folder(tmp_path / "best") as folder:
+        write_text(folder / "new.txt", "new")
+    assert (tmp_path / "best").is_symlink() and contents(tmp_path / "disk") == {"new.txt": b"new"}
 
 
 def test_data_and_new_folders_are_free(tmp_path):

@@ -115,5 +115,14 @@ def test_a_file_is_named_without_its_temporary_name():
     assert (why_refused(error) or "").startswith("/a/report.html could not be used: No space")
 
 
+def test_a_link_without_its_folder_is_named(tmp_path):
+    """Such as that of results on a disk that is not mounted."""
+    (tmp_path / "results").symlink_to(tmp_path / "disk")
+    with pytest.raises(FileExistsError) as found:
+        (tmp_path / "results").mkdir(parents=True, exist_ok=True)
+    message = why_refused(found.value) or ""
+    assert f"It is a symbolic link to {tmp_path}/disk, which is no folder: make that" in message
+
+
 def test_other_errors_are_bugs():
     assert why_refused(RuntimeError("shapes differ")) is None

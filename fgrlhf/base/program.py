@@ -178,6 +178,12 @@ def _refusal(number: int | None, path: object) -> str | None:
     else:
         fact = f"{shorten(_without_temporary_name(path))} could not be used"
     way_out = _WAYS_OUT.get(number, "Fix that and run the same command again.")
+    if number == errno.EEXIST and os.path.islink(str(path)):
+        leads_to = shorten(os.path.realpath(str(path)))
+        way_out = (
+            f"It is a symbolic link to {leads_to}, which is no folder: make that folder (a disk may"
+            f" not be mounted), or {_CHOOSE}."
+        )
     return f"{fact}: {os.strerror(number)}. {way_out}"
 
 

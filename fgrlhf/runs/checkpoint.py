@@ -59,8 +59,11 @@ PER_PROCESS = ("train.sampling_batch_size_per_card:", "train.micro_batch_size:")
 
 @contextmanager
 def new_folder(path: str | Path) -> Iterator[Path]:
-    """A folder to fill. It replaces `path` if the block succeeds and is removed if it fails."""
-    path = Path(path)
+    """A folder to fill. It replaces `path` if the block succeeds and is removed if it fails.
+
+    Where `path` is a symbolic link, such as to a larger disk, the folder behind it is replaced.
+    """
+    path = Path(os.path.realpath(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary, replaced = recover(path)
     temporary.mkdir()
@@ -378,10 +381,11 @@ def _check_best(trainer) -> None:
             f"{folder} holds another policy than the best one at this checkpoint (step"
             f" {best['step']}), since the run went on after it:"
         )
+    follows = "it will be replaced by the best of the following evaluations"
+    if trainer.step == trainer.total_steps:
+        follows = "no evaluation follows, so there is none. The last policy is in final/"
     if trainer.accelerator.is_main_process:
-        print(
-            f"note: {fact} it will be replaced by the best of the following evaluations", flush=True
-        )
+        print(f"note: {fact} {follows}", flush=True)
 
 
 def _evaluation_of(folder: Path, default: dict) -> object:

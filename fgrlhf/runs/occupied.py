@@ -8,8 +8,10 @@ from pydantic import BaseModel
 
 from fgrlhf.base.errors import UserError, first_problems, shorten
 from fgrlhf.base.files import read_json, sha256, write_json
+from fgrlhf.configs.names import with_current_keys
 from fgrlhf.configs.strict import StrictModel
 from fgrlhf.configs.user_class import own_code
+from fgrlhf.configs.yaml_files import read_yaml
 from fgrlhf.load import code_of
 from fgrlhf.runs.runlog import is_main_rank
 from fgrlhf.runs.stage import changes_since, hold
@@ -44,15 +46,16 @@ def check_own_stage(folder: Path, inputs: Iterable[str | Path]) -> None:
     check_not_inputs(folder, inputs)
     if not os.path.lexists(folder / "config.yaml") and holds_model(folder):
         raise UserError(_foreign_model(folder, _WAY_OUT))
+    _refuse_other_metrics(folder)
 
 
 def check_own_run(folder: Path, config: StrictModel, inputs: Iterable[str | Path]) -> None:
     """Check the folder of RL or DPO, which save policies in `best/` and `final/`.
 
     Raises:
-      UserError: the folder is an input; it has a model or a stage of another program; or it has
-        policies of other settings. With a checkpoint, the settings are compared with those of the
-        checkpoint instead.
+      UserError: the folder is an input; it has a model, a stage or records of another program; or
+        it has policies of other settings. With a checkpoint, the settings are compared with those
+        of the checkpoint instead.
     """
     check_not_inputs(folder, inputs)
     if holds_model(folder):
@@ -63,8 +66,17 @@ def check_own_run(folder: Path, config: StrictModel, inputs: Iterable[str | Path
                 f"{shorten(folder)} is the folder of another stage ({name}), whose records this"
                 f" run would replace. {_WAY_OUT}"
             )
+    _refuse_other_metrics(folder)
+    _refuse_other_config(folder, config)
+    for name in POLICIES:
+        is_known = _is_begun(folder) or os.path.lexists(folder / "config.yaml")
+        if not is_known and _has_files(folder / name) and not holds_model(folder / name):
+            raise UserError(
+                f"{shorten(folder / name)} has files of another program, but the run would put a"
+                f" policy in their place. {_WAY_OUT}"
+            )
     saved = [name for name in POLICIES if holds_model(folder / name)]
-    if not saved or any((folder / "checkpoints").glob("step-*")):
+    if not saved or _is_begun(folder):
         return
     if not os.path.lexists(folder / "config.yaml"):
         raise UserError(_foreign_model(folder / saved[0], _WAY_OUT))
@@ -75,6 +87,41 @@ def check_own_run(folder: Path, config: StrictModel, inputs: Iterable[str | Path
             f"{shorten(folder / saved[0])} has a policy of a run with other settings, which this"
             " run would replace:\n  " + "\n  ".join(first_problems(changes)) + f"\n{_WAY_OUT}."
         )
+
+
+def _is_begun(folder: Path) -> bool:
+    """Whether a run has checkpoints, so that it is one whatever became of its other files."""
+    return any((folder / "checkpoints").glob("step-*"))
+
+
+def _refuse_other_metrics(folder: Path) -> None:
+    """Raise `UserError` for a metrics.jsonl without config.yaml, which a run writes before it."""
+    if _is_begun(folder) or os.path.lexists(folder / "config.yaml"):
+        return
+    if os.path.lexists(folder / "metrics.jsonl"):
+        raise UserError(
+            f"{shorten(folder)} has a metrics.jsonl that this command did not write, and would"
+            f" replace. {_WAY_OUT}"
+        )
+
+
+def _refuse_other_config(folder: Path, config: StrictModel) -> None:
+    """Raise `UserError` if config.yaml has sections that such a run does not have."""
+    path = folder / "config.yaml"
+    if _is_begun(folder) or not os.path.lexists(path):
+        return
+    recorded = read_yaml(path)
+    known = {field.alias or name for name, field in type(config).model_fields.items()}
+    other = sorted(str(name) for name in set(with_current_keys(recorded)) - known)
+    if other:
+        raise UserError(
+            f"{shorten(path)} is the config of another program ({shorten(', '.join(other), 80)}),"
+            f" which this run would replace. {_WAY_OUT}"
+        )
+
+
+def _has_files(folder: Path) -> bool:
+    return folder.is_dir() and any(folder.iterdir())
 
 
 def claim_model_folder(folder: Path, record: str, settings: StrictModel) -> None:
