@@ -62,10 +62,14 @@ def _segments(p: float) -> Sample:
     return sample
 
 
-def _ratio(rng: np.random.Generator, prompts: int) -> Interval:
-    """Seconds per mark, of 1 to 11 marks, exponential for each prompt."""
-    marks = rng.integers(1, 12, prompts)
-    return ratio_interval(marks * rng.exponential(size=prompts), marks)
+def _ratio(draw: Callable[[np.random.Generator, int], np.ndarray]) -> Sample:
+    """Seconds per mark, of 1 to 11 marks, with this distribution over prompts."""
+
+    def sample(rng: np.random.Generator, prompts: int) -> Interval:
+        marks = rng.integers(1, 12, prompts)
+        return ratio_interval(marks * draw(rng, prompts), marks)
+
+    return sample
 
 
 def _difference(rng: np.random.Generator, prompts: int) -> Interval:
@@ -129,7 +133,11 @@ SETTINGS: dict[str, tuple[Sample, float]] = {
         lambda rng, prompts: mean_interval(rng.lognormal(0, SKEW, prompts)),
         math.exp(SKEW**2 / 2),
     ),
-    "exponential ratio": (_ratio, 1.0),
+    "exponential ratio": (_ratio(lambda rng, prompts: rng.exponential(size=prompts)), 1.0),
+    "lognormal ratio": (
+        _ratio(lambda rng, prompts: rng.lognormal(0, SKEW, prompts)),
+        math.exp(SKEW**2 / 2),
+    ),
     "lognormal difference": (_difference, math.exp(SKEW**2 / 2) * (1 - math.exp(SHIFT))),
     "normal mean, 4 prompts to a passage": (_passages, 0.0),
     **{f"share {p}": (_binary(p), p) for p in (0.01, 0.05, 0.2, 0.5)},

@@ -16,9 +16,9 @@ from fgrlhf.stats import (
     Spread,
     interval_of,
     mean_pseudo_values,
+    sign_p,
     skewed_bounds,
     spread,
-    swap_p,
     too_few,
     upper_t,
     with_zero,
@@ -47,7 +47,7 @@ def seed_interval(differences: Sequence[np.ndarray], clusters: Clusters = None) 
     if over_prompts.error == 0 and over_seeds == 0:
         return interval_of(mean, pseudo)
     below, above = _seed_bounds(over_prompts, over_seeds, len(stacked), 1 - LEVEL)
-    return with_zero(Interval(mean, mean - below, mean + above), _sign_p(sums))
+    return with_zero(Interval(mean, mean - below, mean + above), sign_p(sums))
 
 
 def _seed_error(stacked: np.ndarray) -> float:
@@ -75,7 +75,7 @@ def seed_p_value(differences: Sequence[np.ndarray], clusters: Clusters = None) -
     seeds. With one seed s_s = 0.
 
     The interval alone would call too much significant if few prompts differ, which may have similar
-    differences by chance. p is therefore at least the exact `swap_p` of the k units that differ,
+    differences by chance. p is therefore at least the exact `sign_p` of the k units that differ,
     and at least 2^(1 - k). p < 0.05 exactly if the interval of `seed_interval` excludes zero.
     """
     from scipy.optimize import root_scalar  # slow to import, and only comparisons of seeds need it
@@ -83,7 +83,7 @@ def seed_p_value(differences: Sequence[np.ndarray], clusters: Clusters = None) -
     stacked = np.stack(differences)
     sums, pseudo = mean_pseudo_values(stacked.mean(0), clusters)
     differing = int(np.count_nonzero(sums))
-    least = max(_sign_p(sums), 2.0 ** (1 - differing))
+    least = max(sign_p(sums), 2.0 ** (1 - differing))
     if pseudo.size < FEWEST_UNITS or differing == 0:
         return 1.0
     mean = float(stacked.mean())
@@ -130,8 +130,3 @@ def holm(p_values: Sequence[float]) -> list[float]:
         largest = max(largest, min(1.0, (len(values) - rank) * values[place]))
         corrected[place] = largest
     return corrected.tolist()
-
-
-def _sign_p(means: np.ndarray) -> float:
-    """`swap_p` of one difference per unit: its sign is as likely the other one."""
-    return swap_p(means[:, None], -means[:, None], lambda sums: sums[..., 0])

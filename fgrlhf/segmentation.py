@@ -144,6 +144,7 @@ _LETTER_FOLLOWS = re.compile(r"\s?[^\W\d_]\.")
 SHORT_LINE = 40  # characters; shorter lines are not wrapped ones
 FULL_LINE = 60
 LONGEST_LINE = 120  # of a text with wrapped lines
+NEAR = 200  # characters before a letter that say what it means
 
 
 def _words_in(text: str) -> frozenset[str]:
@@ -592,7 +593,8 @@ def _letter_ends(text: str, start: int, stop: int, first: str) -> bool:
     if _is_starter(first):
         return True
     letter = text[stop - 1]
-    *before, last = text[start : stop - 1].lower().split() or [""]
+    near = text[max(start, stop - NEAR) : stop - 1]
+    *before, last = near.lower().split() or [""]
     named = last in _BEFORE_LETTER or (last in ("is", "be", "are") and _CHOICES & {*before})
     is_name = named or (letter in _VARIABLES and not last.endswith("."))
     return bool(is_name) and first[:1].isupper()

@@ -3,7 +3,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy.stats import binom, t
+from scipy.stats import binom, binomtest, t
 
 from fgrlhf.seed_stats import holm, seed_interval, seed_p_value
 from fgrlhf.stats import (
@@ -19,6 +19,7 @@ from fgrlhf.stats import (
     ratio_interval,
     share_interval,
     share_of_prompts,
+    sign_p,
     spread,
     unpaired_ratio_interval,
 )
@@ -247,13 +248,24 @@ def test_large_denominators_leave_few_degrees_of_freedom():
     assert equal == spread(pseudo) and equal.degrees == 11
     assert unequal.degrees == pytest.approx(11 * 92**2 / (12 * 6572))
     assert (unequal.error, unequal.skew) == (equal.error, equal.skew)
-    # seconds per mark; a share has the degrees of freedom of its units
+    # seconds per mark: these are too few to say how far the ratio may be from the truth
     seconds = np.array([3.0, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 80])
-    wide, narrow = ratio_interval(seconds, weights), ratio_interval(seconds, np.full(12, 20 / 12))
-    assert wide.mean == pytest.approx(narrow.mean)
-    estimate, without = 124 / 20, (124 - seconds) / (20 - weights)
-    of = spread(12 * estimate - 11 * without, weights)
+    few = ratio_interval(seconds, weights)
+    assert few.reason == "2 of at least 10 units, counted by their weight"
+    assert ratio_interval(seconds, np.full(12, 20 / 12)).has_bounds
+    weights, seconds = np.array([1.0] * 10 + [2.0] * 10), np.tile(seconds[:10], 2)
+    wide = ratio_interval(seconds, weights)
+    estimate, without = 78 / 30, (78 - seconds) / (30 - weights)
+    of = spread(20 * estimate - 19 * without, weights)
+    assert of.degrees == pytest.approx(19 * 50**2 / (20 * 170))
     assert wide.low <= estimate - t.ppf(0.975, of.degrees) * of.error + 1e-9
+
+
+def test_zeros_and_ones_are_as_many_trials_as_prompts():
+    assert mean_interval([0, 1] * 5) == share_interval(5, 10, degrees=9)
+    assert mean_interval([0, 1, 1]) == share_interval(2, 3, degrees=2)
+    twins = mean_interval([0, 0, 1, 1] * 5, [i // 2 for i in range(20)])
+    assert twins.low < mean_interval([0, 1] * 5).low  # of clusters, the trials are estimated
 
 
 def test_the_median_is_between_order_statistics():
@@ -424,6 +436,27 @@ def test_p_values_of_sparse_differences_fall_as_they_become_more():
         p_values.append(seed_p_value([values]))
     assert p_values[3] == 0.125 and p_values[4] == 0.0625
     assert p_values == sorted(p_values, reverse=True)
+
+
+@pytest.mark.parametrize("better, worse", [(12, 4), (13, 4), (14, 5), (15, 6), (17, 7), (60, 40)])
+def test_equal_differences_have_the_p_of_the_sign_test(better, worse):
+    values = np.zeros(200)
+    values[:better], values[better : better + worse] = 1, -1
+    exact = binomtest(better, better + worse).pvalue
+    assert sign_p(values / 3) == pytest.approx(exact)
+    assert seed_p_value([values]) >= exact - 1e-12
+    significant = paired_interval(values, np.zeros(200)).excludes_zero
+    assert significant == seed_interval([values]).excludes_zero
+    assert not (significant and exact >= 0.05)
+
+
+def test_differences_of_several_steps_have_the_p_of_every_change_of_signs():
+    values = np.array([1.5, 1.0, -0.5, 1.0, 1.0, 0.0, 1.5, -1.0])  # halves, not multiples of one
+    assert sign_p(values) == pytest.approx(flipped(values))
+    assert sign_p(np.array([1.0, -1.0])) == 1 and sign_p(np.zeros(3)) == 1
+    many = np.tile(values, 4)
+    assert 0 < sign_p(many) < sign_p(values)
+    assert sign_p(np.sqrt(np.arange(1.0, 30))) == 0  # the interval decides
 
 
 def test_sparse_p_values_are_those_of_every_change_of_signs():

@@ -117,7 +117,8 @@ window.FG = window.FG || {};
     ACRONYM = pattern(`^(?:(?:[${LETTER}]\\.)+[${LETTER}]|(?:[A-Z]{1,2}[a-z]?\\.)+[A-Z][A-Za-z]?)$`);
   const SHORT_LINE = 40, // characters; shorter lines are not wrapped ones
     FULL_LINE = 60,
-    LONGEST_LINE = 120; // of a text with wrapped lines
+    LONGEST_LINE = 120, // of a text with wrapped lines
+    NEAR = 200; // characters before a letter that say what it means
 
   const wordsIn = (text) => new Set(text.trim().split(/\s+/));
   const BEFORE_NAME = wordsIn(`
@@ -452,11 +453,17 @@ window.FG = window.FG || {};
     return !isUnspaced(word) || SPACED_CLAUSES.test(word);
   }
 
+  // The place that lies so many code points before another one.
+  function charsBack(text, at, count) {
+    for (; count > 0 && at > 0; count--) at -= charBefore(text, at).length;
+    return at;
+  }
+
   function letterEnds(text, start, stop, letter, first) {
     if (matchAt(LETTER_FOLLOWS, text, stop + 1) || first === "Chr") return false;
     if (isStarter(first)) return true;
     const before = text
-        .slice(start, stop - letter.length)
+        .slice(Math.max(start, charsBack(text, stop, NEAR)), stop - letter.length)
         .toLowerCase()
         .split(pattern(`[${S}]+`))
         .filter(Boolean),
