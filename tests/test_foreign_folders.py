@@ -370,6 +370,32 @@ def test_a_reward_model_of_another_program_reads_what_it_was_trained_on(template
     assert scores == pytest.approx(expected, abs=1e-4)
 
 
+def test_the_padding_token_is_that_of_the_config(tmp_path):
+    """Models that end a turn with it read their score at the token before."""
+    model, tokenizer = foreign_reward_model(tmp_path, TEMPLATE)
+    model.config.pad_token_id = tokenizer.convert_tokens_to_ids("<turn_end>")
+    model.save_pretrained(tmp_path / "rm")
+    with torch.no_grad():
+        expected = [
+            model(torch.tensor([written(tokenizer, prompt, answer)])).logits.item()
+            for prompt, answer in zip(PROMPTS, ANSWERS)
+        ]
+    scorer = load_reward_model(tmp_path / "rm", text_prefix, mean=0.0, std=1.0)
+    assert scorer.score(PROMPTS, ANSWERS).tolist() == pytest.approx(expected, abs=1e-4)
+    config = ClassifierScorer(ckpt=str(tmp_path / "rm"), label="LABEL_0", score="log_odds")
+    scores = LabelScorer.load(config, "cpu", "fp32").score(PROMPTS, ANSWERS)
+    assert scores == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_classifier_of_several_labels_is_no_reward_model(tmp_path):
+    foreign_reward_model(tmp_path, None)
+    AutoModelForSequenceClassification.from_pretrained(
+        tmp_path / "base", num_labels=2, pad_token_id=0
+    ).save_pretrained(tmp_path / "rm")
+    with pytest.raises(UserError, match=r"2 scores .*\(LABEL_0, LABEL_1\).*kind: classifier"):
+        load_reward_model(tmp_path / "rm", text_prefix, mean=0.0, std=1.0)
+
+
 def test_a_reading_can_be_named(tmp_path):
     model, tokenizer = foreign_reward_model(tmp_path, TEMPLATE)
     plain = load_reward_model(

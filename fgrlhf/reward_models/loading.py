@@ -120,9 +120,8 @@ def load_reward_model(
         tokenizer = load_tokenizer(path, "causal" if reads_conversations else spec.shape)
         trunk = network.trunk if isinstance(network, LanguageModelScorer) else network
         loading.check_vocabulary(tokenizer, trunk)
-        if spec.shape == "encoder" and config.pad_token_id is None:
-            # a decoder-only classifier looks for its last token before the padding
-            network.config.pad_token_id = tokenizer.pad_token_id
+        if spec.shape == "encoder":
+            agree_on_padding(network, tokenizer)
         if spec.shape == "encoder" and spec.kind == "sequence":
             check_score(network, tokenizer)
     except (OSError, ValueError) as error:
@@ -259,6 +258,20 @@ def load_tokenizer(path: str | Path, shape: Shape):
     if tokenizer.pad_token_id is None:
         raise ValueError("its tokenizer has neither a padding token nor an end token.")
     return tokenizer
+
+
+def agree_on_padding(network: PreTrainedModel, tokenizer) -> None:
+    """Pad with the token that a decoder-only classifier takes for padding.
+
+    It reads its score at the last token that is not the padding token of its config. The one of the
+    tokenizer may be another, and then it would read the score of padding. Where the config has
+    none, it gets that of the tokenizer.
+    """
+    config = network.config.get_text_config()
+    if config.pad_token_id is None:
+        config.pad_token_id = tokenizer.pad_token_id
+    elif shape_of_config(network.config) == "causal" and config.pad_token_id < len(tokenizer):
+        tokenizer.pad_token_id = config.pad_token_id
 
 
 def _keep_words_apart(tokenizer) -> None:
@@ -493,6 +506,12 @@ def _published_spec(
         moments = {name: facts.get(name) for name in ("mean", "std")}
         sequence = {"kind": "sequence", "level": "sequence", **moments}
         return read(RewardModelSpec, {**sequence, **common})
+    if architecture.endswith("ForSequenceClassification"):
+        labels = shorten(", ".join(_output_names(config)))
+        raise UserError(
+            f"`{path}` has {config.num_labels} scores for a text ({labels}), a reward model one:"
+            " use it as a classifier, with one of its labels (kind: classifier, label: ...)"
+        )
     if not architecture.endswith("ForTokenClassification"):
         raise UserError(
             f"`{path}` is not a reward model: its architecture is {architecture}. A reward model"

@@ -10,7 +10,7 @@ from fgrlhf.base.errors import UserError, shorten, suggestion
 from fgrlhf.models.loading import check_vocabulary, load_config, load_tokenizer, load_weights
 from fgrlhf.reward_models.conversation import ConversationReader
 from fgrlhf.reward_models.inputs import longest_input
-from fgrlhf.reward_models.loading import check_score, refuse_reading
+from fgrlhf.reward_models.loading import agree_on_padding, check_score, refuse_reading
 from fgrlhf.reward_models.network_config import shape_of_config
 from fgrlhf.reward_models.precision import DTYPES, place, with_exact_heads
 from fgrlhf.text_types import Prompt
@@ -37,10 +37,8 @@ class LabelScorer:
         self.end_id = next((token for token in ids if token is not None), 0)
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token_id = self.end_id
-        # A decoder-only classifier looks for its last token before the padding: it must know the
-        # token that the tokenizer writes there, and the padding must be on the right.
-        model.config.pad_token_id = tokenizer.pad_token_id
-        tokenizer.padding_side = "right"
+        agree_on_padding(model, tokenizer)
+        tokenizer.padding_side = "right"  # a decoder-only classifier looks for its last token
         self.max_length = min(longest_input(model) or 2**20, tokenizer.model_max_length)
         self.seen = 0  # inputs so far
         self.cut_inputs = 0  # those of them that were longer than the classifier can read
