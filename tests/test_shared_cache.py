@@ -8,6 +8,7 @@ from transformers import DynamicCache
 from fgrlhf.configs.sections import Sampling
 from fgrlhf.kernels.install import shares_cache
 from fgrlhf.kernels.shared_cache import LayerCache, SharedCache, attend_to_shared_cache
+from fgrlhf.models import causal
 from fgrlhf.models.causal import CausalSteps, SharedCacheSteps
 
 SHARING = ["gpt2", "llama", "qwen3", "neox"]
@@ -114,6 +115,19 @@ def test_half_precision():
     for a, b in zip(result, expected):
         assert a.dtype == torch.bfloat16
         assert (a.float() - b).abs().mean() < 0.02  # the states are of size 1
+
+
+@pytest.mark.parametrize("kind", SHARING)
+@torch.no_grad()
+def test_prompts_read_without_their_padding_have_the_same_states(kind, monkeypatch):
+    policy = tiny.policy(kind).eval()
+    separate, masked = both(policy)[0], both(policy)[0]
+    expected = [masked.first(), *(masked.next(tokens(9, t)) for t in range(T))]
+    monkeypatch.setattr(causal, "_is_half_on_cpu", lambda _: True)
+    result = [separate.first(), *(separate.next(tokens(9, t)) for t in range(T))]
+    assert separate.prompt_mask_GP[0, -1] == 0  # the padding of a short prompt is at its end
+    for a, b in zip(result, expected):
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("kind", COPYING)

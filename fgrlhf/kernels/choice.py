@@ -144,6 +144,12 @@ def onednn_available() -> bool:
     )
 
 
+def has_bf16() -> bool:
+    """Whether the CPU is known to have instructions for bf16 products."""
+    has = torch.cpu.get_capabilities()
+    return has.get("avx512_bf16", False) or has.get("amx_bf16", False)
+
+
 def onednn_linear(
     x: torch.Tensor, weight_NK: torch.Tensor, bias_N: torch.Tensor | None
 ) -> torch.Tensor:

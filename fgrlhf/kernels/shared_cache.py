@@ -233,6 +233,8 @@ def attend_to_shared_cache(query_BND: Tensor, cache: LayerCache) -> Tensor:
     t = cache.length if cache.slot is None else cache.response_key_BHTD.shape[2]
     response_key = cache.response_key_BHTD[:, :, :t].flatten(0, 1)
     response_value = cache.response_value_BHTD[:, :, :t].flatten(0, 1)
+    # once, otherwise autocast would convert queries and probabilities for each product
+    query_BND = query_BND.to(cache.prompt_key_GHPD.dtype)
 
     # all queries of a prompt that read the same key-value head, one below the other
     query_of_prompt = query_BND.view(G, K, H, Q, D).transpose(1, 2).reshape(G * H, K * Q, D)

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.configs.sections import Sampling
 from fgrlhf.kernels.install import speed_up
+from fgrlhf.kernels.packed import packed_weights
 from fgrlhf.models.chat import (
     AnswerTokens,
     load_chat_template,
@@ -357,15 +358,17 @@ class Policy(nn.Module, ABC):
         if sampling.num_beams > 1:
             response = self._beam_search(prompt_ids_GP, prompt_mask_GP, sampling, temperature)
         else:
-            response = decode(
-                self._steps(prompt_ids_GP, prompt_mask_GP, num_samples, sampling.max_new_tokens),
-                self.project,
-                sampling,
-                uniform_BT,
-                [*self.eos_ids, *stop_ids],
-                self.tokenizer.pad_token_id,
-                temperature,
-            )
+            T = sampling.max_new_tokens
+            with packed_weights(self.model, T):
+                response = decode(
+                    self._steps(prompt_ids_GP, prompt_mask_GP, num_samples, T),
+                    self.project,
+                    sampling,
+                    uniform_BT,
+                    [*self.eos_ids, *stop_ids],
+                    self.tokenizer.pad_token_id,
+                    temperature,
+                )
         self.model.train(was_training)
         check_logprobs(response.logprobs_BT, "the policy's logits")
         return response

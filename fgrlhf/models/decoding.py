@@ -43,7 +43,9 @@ def uniform_rows(row_seeds: Sequence[int], length: int) -> Tensor:
     return torch.stack(rows) if rows else torch.zeros(0, length)
 
 
-def draw(logits_BV: Tensor, sampling: Sampling, uniform_B: Tensor) -> Tensor:
+def draw(
+    logits_BV: Tensor, sampling: Sampling, uniform_B: Tensor, logsumexp_B: Tensor | None = None
+) -> Tensor:
     """ids_B, one token per row.
 
     The tokens are sorted by descending probability. The drawn token is the first one whose
@@ -57,32 +59,45 @@ def draw(logits_BV: Tensor, sampling: Sampling, uniform_B: Tensor) -> Tensor:
     Sorting a whole vocabulary takes longer than some models take to compute its logits. The drawn
     token is almost always among the first, so only these are sorted, and more of them only for the
     rows that need more.
+
+    Args:
+      logsumexp_B: of the logits divided by the sampling's temperature, if it is known.
     """
     if not sampling.do_sample:
         return logits_BV.argmax(-1)
     V = logits_BV.shape[-1]
-    logits_BV = logits_BV.float() / sampling.temperature
+    logits_BV = _divided(logits_BV.float(), sampling.temperature)
     uniform_B = uniform_B.to(logits_BV)
     if sampling.top_k and sampling.top_k < V:
         logits_BC, ids_BC = torch.topk(logits_BV, sampling.top_k, dim=-1)
         choice_B, _ = _choose(torch.softmax(logits_BC, -1), sampling.top_p, uniform_B, True)
         return ids_BC.gather(-1, choice_B[:, None])[:, 0]
 
+    if logsumexp_B is None:
+        logsumexp_B = logits_BV.logsumexp(-1)
     drawn_B = torch.zeros_like(logits_BV[:, 0], dtype=torch.long)
-    logsumexp_B1 = logits_BV.logsumexp(-1, keepdim=True)
     open_rows = torch.arange(len(logits_BV), device=logits_BV.device)
+    # R: the open rows; at first all B
+    logits_RV, logsumexp_R, uniform_R = logits_BV, logsumexp_B, uniform_B
     for C in (*CANDIDATES, V):
         C = min(C, V)
-        logits_RC, ids_RC = torch.topk(logits_BV[open_rows], C, dim=-1)
-        probs_RC = torch.exp(logits_RC - logsumexp_B1[open_rows])
-        choice_R, decided_R = _choose(probs_RC, sampling.top_p, uniform_B[open_rows], C == V)
+        logits_RC, ids_RC = torch.topk(logits_RV, C, dim=-1)
+        probs_RC = torch.exp(logits_RC - logsumexp_R[:, None])
+        choice_R, decided_R = _choose(probs_RC, sampling.top_p, uniform_R, C == V)
         # The next round replaces the token of a row that is not decided. Selecting the decided rows
         # here would make the program wait for the GPU.
         drawn_B[open_rows] = ids_RC.gather(-1, choice_R[:, None])[:, 0]
         open_rows = open_rows[~decided_R]
         if len(open_rows) == 0:
             break
+        logits_RV, logsumexp_R = logits_BV[open_rows], logsumexp_B[open_rows]
+        uniform_R = uniform_B[open_rows]
     return drawn_B
+
+
+def _divided(logits_BV: Tensor, temperature: float) -> Tensor:
+    """The logits divided by the temperature; at 1 they are not copied."""
+    return logits_BV if temperature == 1 else logits_BV / temperature
 
 
 def _choose(
@@ -204,9 +219,12 @@ def decode(
     length = T
     for t in range(T):
         logits_RV = project(hidden_RD).float()
-        ids_R = torch.where(live_R, draw(logits_RV, sampling, uniform_BT[rows_R, t]), pad_id)
-        scaled_RV = logits_RV / temperature
-        logprobs_R = scaled_RV.gather(-1, ids_R[:, None])[:, 0] - scaled_RV.logsumexp(-1)
+        scaled_RV = _divided(logits_RV, temperature)
+        logsumexp_R = scaled_RV.logsumexp(-1)
+        known_R = logsumexp_R if sampling.temperature == temperature else None
+        drawn_R = draw(logits_RV, sampling, uniform_BT[rows_R, t], known_R)
+        ids_R = torch.where(live_R, drawn_R, pad_id)
+        logprobs_R = scaled_RV.gather(-1, ids_R[:, None])[:, 0] - logsumexp_R
         ids_BT[rows_R, t] = ids_R
         # not `logprobs_R * live_R`: the padding token's may be -inf, and 0 * -inf is NaN
         logprobs_BT[rows_R, t] = torch.where(live_R, logprobs_R, 0.0)

@@ -1,0 +1,91 @@
+"""Weights in the order in which oneDNN reads them (fgrlhf/kernels/packed.py)."""
+
+import pytest
+import tiny
+import torch
+from torch import nn
+
+from fgrlhf.configs.sections import Sampling
+from fgrlhf.kernels import choice, packed
+from fgrlhf.kernels.layers import Linear
+from fgrlhf.kernels.packed import packed_weights
+
+pytestmark = pytest.mark.skipif(
+    not (choice.onednn_available() and choice.has_bf16()), reason="no instructions for bf16"
+)
+
+
+@pytest.fixture
+def every_weight(monkeypatch):
+    """Small weights are packed too."""
+    monkeypatch.setattr(packed, "LEAST_WEIGHTS", 1)
+
+
+def layers(biased=True) -> nn.Sequential:
+    torch.manual_seed(0)
+    model = nn.Sequential(Linear(48, 80, bias=biased), Linear(80, 33, bias=biased))
+    return model.to(torch.bfloat16)
+
+
+def rows(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, dtype=torch.bfloat16)
+
+
+@pytest.mark.parametrize("biased", [True, False])
+@torch.no_grad()
+def test_a_packed_weight_gives_the_same_bits(every_weight, biased):
+    model = layers(biased)
+    for shape in [(1, 48), (4, 48), (32, 1, 48), (3, 70, 48)]:
+        x = rows(*shape)
+        ordinary = model(x)
+        with packed_weights(model, 64):
+            assert all("forward" in vars(layer) for layer in model)
+            assert model(x).equal(ordinary)
+            assert model(torch.stack([x, x], 1)[:, 0]).equal(ordinary)  # a strided input
+        assert not any("forward" in vars(layer) for layer in model)
+
+
+@torch.no_grad()
+def test_under_autocast_too(every_weight):
+    model, x = layers().float(), torch.randn(5, 48)
+    with torch.autocast("cpu", torch.bfloat16):
+        ordinary = model(x)
+        with packed_weights(model, 64):
+            assert model(x).equal(ordinary)
+
+
+@torch.no_grad()
+def test_layers_are_ordinary_after_an_error_and_read_changed_weights(every_weight):
+    model, x = layers(), rows(5, 48)
+    with pytest.raises(RuntimeError, match="stop"), packed_weights(model, 64):
+        raise RuntimeError("stop")
+    model[0].weight.zero_()
+    with packed_weights(model, 64):
+        expected = model[1](model[0].bias.expand(5, -1))
+        assert model(x).equal(expected)
+
+
+@pytest.mark.parametrize("reason", ["few tokens", "small", "fp32"])
+@torch.no_grad()
+def test_what_is_not_packed(every_weight, monkeypatch, reason):
+    if reason == "small":
+        monkeypatch.undo()
+    model = layers().float() if reason == "fp32" else layers()
+    with packed_weights(model, 1 if reason == "few tokens" else 64):
+        assert not any("forward" in vars(layer) for layer in model)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "t5"])
+def test_samples_are_the_same(every_weight, kind, monkeypatch):
+    policy = tiny.policy(kind).eval()
+    prompt = policy.encode(["the red cat", "a dog sees the bird and one two three"])
+
+    def sampled():
+        with torch.autocast("cpu", torch.bfloat16):
+            return policy.generate(*prompt, Sampling(max_new_tokens=9, top_p=0.9), range(4), 2)
+
+    with_packing = sampled()
+    monkeypatch.setattr(packed, "LEAST_TOKENS", 10)
+    without = sampled()
+    assert with_packing.ids_BT.equal(without.ids_BT)
+    assert with_packing.logprobs_BT.equal(without.logprobs_BT)
