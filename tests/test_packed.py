@@ -1,4 +1,4 @@
-"""Weights in the order in which oneDNN reads them (fgrlhf/kernels/packed.py)."""
+"""Weights in the order in which oneDNN reads them (fgrlhf/kernels/layers.py)."""
 
 import pytest
 import tiny
@@ -6,9 +6,8 @@ import torch
 from torch import nn
 
 from fgrlhf.configs.sections import Sampling
-from fgrlhf.kernels import choice, packed
-from fgrlhf.kernels.layers import Linear
-from fgrlhf.kernels.packed import packed_weights
+from fgrlhf.kernels import choice, layers
+from fgrlhf.kernels.layers import Linear, packed_weights
 
 pytestmark = pytest.mark.skipif(
     not (choice.onednn_available() and choice.has_bf16()), reason="no instructions for bf16"
@@ -18,10 +17,10 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture
 def every_weight(monkeypatch):
     """Small weights are packed too."""
-    monkeypatch.setattr(packed, "LEAST_WEIGHTS", 1)
+    monkeypatch.setattr(layers, "LEAST_WEIGHTS", 1)
 
 
-def layers(biased=True) -> nn.Sequential:
+def two_layers(biased=True) -> nn.Sequential:
     torch.manual_seed(0)
     model = nn.Sequential(Linear(48, 80, bias=biased), Linear(80, 33, bias=biased))
     return model.to(torch.bfloat16)
@@ -34,7 +33,7 @@ def rows(*shape: int) -> torch.Tensor:
 @pytest.mark.parametrize("biased", [True, False])
 @torch.no_grad()
 def test_a_packed_weight_gives_the_same_bits(every_weight, biased):
-    model = layers(biased)
+    model = two_layers(biased)
     for shape in [(1, 48), (4, 48), (32, 1, 48), (3, 70, 48)]:
         x = rows(*shape)
         ordinary = model(x)
@@ -47,7 +46,7 @@ def test_a_packed_weight_gives_the_same_bits(every_weight, biased):
 
 @torch.no_grad()
 def test_under_autocast_too(every_weight):
-    model, x = layers().float(), torch.randn(5, 48)
+    model, x = two_layers().float(), torch.randn(5, 48)
     with torch.autocast("cpu", torch.bfloat16):
         ordinary = model(x)
         with packed_weights(model, 64):
@@ -56,7 +55,7 @@ def test_under_autocast_too(every_weight):
 
 @torch.no_grad()
 def test_layers_are_ordinary_after_an_error_and_read_changed_weights(every_weight):
-    model, x = layers(), rows(5, 48)
+    model, x = two_layers(), rows(5, 48)
     with pytest.raises(RuntimeError, match="stop"), packed_weights(model, 64):
         raise RuntimeError("stop")
     model[0].weight.zero_()
@@ -70,7 +69,7 @@ def test_layers_are_ordinary_after_an_error_and_read_changed_weights(every_weigh
 def test_what_is_not_packed(every_weight, monkeypatch, reason):
     if reason == "small":
         monkeypatch.undo()
-    model = layers().float() if reason == "fp32" else layers()
+    model = two_layers().float() if reason == "fp32" else two_layers()
     with packed_weights(model, 1 if reason == "few tokens" else 64):
         assert not any("forward" in vars(layer) for layer in model)
 
@@ -85,7 +84,7 @@ def test_samples_are_the_same(every_weight, kind, monkeypatch):
             return policy.generate(*prompt, Sampling(max_new_tokens=9, top_p=0.9), range(4), 2)
 
     with_packing = sampled()
-    monkeypatch.setattr(packed, "LEAST_TOKENS", 10)
+    monkeypatch.setattr(layers, "LEAST_TOKENS", 10)
     without = sampled()
     assert with_packing.ids_BT.equal(without.ids_BT)
     assert with_packing.logprobs_BT.equal(without.logprobs_BT)

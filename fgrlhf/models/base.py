@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.configs.sections import Sampling
 from fgrlhf.kernels.install import speed_up
-from fgrlhf.kernels.packed import packed_weights
+from fgrlhf.kernels.layers import packed_weights
 from fgrlhf.models.chat import (
     AnswerTokens,
     load_chat_template,
