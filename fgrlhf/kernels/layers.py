@@ -24,10 +24,10 @@ PyTorch has one kernel for the norm.
 Axes here: a linear layer maps M rows of K numbers to N numbers each; D width of a hidden state.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from math import prod
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -163,7 +163,7 @@ def _dtype_of_products(weight_NK: Tensor) -> torch.dtype:
     return weight_NK.dtype
 
 
-def _packed_forward(layer: Linear) -> Callable[[Tensor], Tensor]:
+def _packed_forward(layer: Linear) -> Any:
     """The layer's function, with packed copies of its weight and bias as they are now."""
     half = torch.bfloat16
     bias_N = None if layer.bias is None else layer.bias.detach().to(half)
