@@ -108,9 +108,19 @@ VOCABULARY = ("vocab_size", "decoder_vocab_size", "src_vocab_size", "tgt_vocab_s
 VOCABULARY += ("vocab_size_per_layer_input", "input_vocab_size", "output_vocab_size")
 # What the sizes above do not suit: heads and layers that belong together.
 LINEAR = ["linear_attention", "full_attention"] * 2
+ZAMBA = {"attention_hidden_size": 64, "attention_head_dim": 16}  # it reads two states at once
 PARTICULAR: dict[str, dict[str, Any]] = {
     "bailing_hybrid": {"layer_types": LINEAR},
     "bamba": {"attn_layer_indices": [1]},
+    "dbrx": {
+        "attn_config": {"kv_n_heads": 2, "clip_qkv": 8.0, "rope_theta": 10_000.0},
+        "ffn_config": {
+            "hidden_size": 32,
+            "ffn_hidden_size": 48,
+            "moe_num_experts": 4,
+            "moe_top_k": 2,
+        },
+    },
     "dots3_note_text": {"num_key_value_heads": 4},
     "falcon": {"new_decoder_architecture": True},
     "falcon_mamba": {"intermediate_size": 64},
@@ -131,6 +141,22 @@ PARTICULAR: dict[str, dict[str, Any]] = {
     "opt": {"ffn_dim": 48},
     "t5gemma": {"decoder_start_token_id": 1},
     "t5gemma2": {"decoder_start_token_id": 1},
+    "zamba": {
+        **ZAMBA,
+        "num_hidden_layers": 6,
+        "attn_layer_period": 3,
+        "attn_layer_offset": 2,
+        "n_mamba_heads": 2,
+    },
+    "zamba2": {
+        **ZAMBA,
+        "layers_block_type": ["mamba", "hybrid"] * 2,
+        "n_mamba_heads": 8,
+        "mamba_headdim": 8,
+        "mamba_ngroups": 1,
+        "num_mem_blocks": 1,
+        "adapter_rank": 4,
+    },
     "zaya": {"num_experts_per_tok": 1},
 }
 
