@@ -54,15 +54,16 @@ class Unseen:
 def every_turn(demonstration: Demonstration) -> list[Demonstration]:
     """An example for every turn of the assistant in a dialog, the last one included.
 
-    Its prompt is the dialog up to that turn. Blank turns are left out, and so is a greeting, to
-    which no user's message leads.
+    Its prompt is the dialog up to that turn. Blank turns and those that are not to be imitated are
+    left out, and so is a greeting, to which no user's message leads.
     """
     prompt = demonstration.prompt
     examples = []
     for place, (role, text) in enumerate(prompt.messages):
         before = prompt.messages[:place]
         is_answer = any(earlier == USER for earlier, _ in before)
-        if role == ASSISTANT and text.strip() and is_answer:
+        is_wanted = bool(text.strip()) and place not in demonstration.untrained
+        if role == ASSISTANT and is_wanted and is_answer:
             turn = Prompt(f"{prompt.id}/{place}", dialog_text(before), (text,), messages=before)
             examples.append(Demonstration(turn, text))
     return [*examples, demonstration]

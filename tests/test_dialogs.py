@@ -1,5 +1,7 @@
 """Dialogs: plain text, chat templates, and what is cut from long ones."""
 
+from dataclasses import replace
+
 import pytest
 import rm_helpers
 import tiny
@@ -175,6 +177,9 @@ def test_every_turn_of_the_assistant():
     greeted = Prompt("0", "", messages=(("assistant", "two"), *MESSAGES))
     first, _ = every_turn(Demonstration(greeted, "the red cat"))
     assert first.prompt.messages == greeted.messages[:2] and first.response == "the cat"
+    assert every_turn(replace(demonstration, untrained=(1,))) == [
+        replace(demonstration, untrained=(1,))
+    ]
 
 
 def test_sft_counts_the_turns_of_the_training_dialogs(tmp_path, capsys):

@@ -925,6 +925,23 @@ def test_rejected_completions_are_no_demonstrations(tmp_path):
         DEMONSTRATIONS.read(tmp_path / "rows.jsonl")  # as training does
 
 
+def test_answers_of_weight_0_are_no_demonstrations(tmp_path):
+    def row(*weights):
+        said = [{"role": "assistant", "content": f"a{i}"} for i in range(len(weights))]
+        answers = [
+            message | ({} if weight is None else {"weight": weight})
+            for message, weight in zip(said, weights, strict=True)
+        ]
+        turns = [({"role": "user", "content": "u"}, answer) for answer in answers]
+        return {"messages": [message for turn in turns for message in turn]}
+
+    items, counts = read(DEMONSTRATIONS, tmp_path, [row(0, 1), row(0), row(1, 0), row(None)])
+    assert [item.response for item in items] == ["a1", "a0"]
+    assert counts == {"rows whose answer has `weight` 0, so that it is not to be imitated": 2}
+    with pytest.raises(UserError, match=r"row 1, `messages\[1\].weight`: is 0: this answer is not"):
+        DEMONSTRATIONS.read(tmp_path / "rows.jsonl")  # as training does
+
+
 TERM = {"start": 4, "end": 7, "label": "wrong", "quote": "dose"}
 
 

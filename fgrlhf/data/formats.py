@@ -77,10 +77,14 @@ from fgrlhf.text_types import Prompt
 
 @dataclass(frozen=True)
 class Demonstration:
-    """A response to imitate. Metrics compare a policy's response with `prompt.references`."""
+    """A response to imitate. Metrics compare a policy's response with `prompt.references`.
+
+    `untrained` has the places in `prompt.messages` of answers that are not to be imitated.
+    """
 
     prompt: Prompt
     response: str
+    untrained: tuple[int, ...] = ()
 
 
 # ---- prompts -------------------------------------------------------------------------------------
@@ -97,6 +101,7 @@ def _parse_prompt(row: Row, number: int) -> Prompt:
 def _parse_demonstration(row: Row, number: int) -> Demonstration:
     references = references_of(row, "references", "answer")
     _refuse_rejected(row)
+    untrained: list[int] = []
     form = row.first_given("response", "completion", "messages")
     if form in ("response", "completion"):
         text = prompt_text(row, "prompt", "text")
@@ -104,12 +109,16 @@ def _parse_demonstration(row: Row, number: int) -> Demonstration:
     elif form == "messages":
         key = row.key("messages")
         messages, response = split_answer(key, messages_of(key, row.get("messages")))
+        untrained = _untrained(row.get("messages"))
+        if len(messages) in untrained:
+            raise _untrained_answer(f"{key}[{len(messages)}].weight")
         text = conversation_prompt(key, messages)
         check_text(key, response)
     else:
         text = prompt_text(row, "prompt", "text")
         response = references[0] if references else row.first_of("response")
-    return Demonstration(prompt_of(row, number, text, references or (response,)), response)
+    prompt = prompt_of(row, number, text, references or (response,))
+    return Demonstration(prompt, response, tuple(untrained))
 
 
 def _refuse_rejected(row: Row) -> None:
@@ -128,6 +137,20 @@ def _refuse_rejected(row: Row) -> None:
             " such rows; `fgrlhf data convert IN OUT format=demonstrations` keeps the good ones",
             "rows with `label` false, whose completions were rejected",
         )
+
+
+def _untrained(messages: Sequence[Mapping[str, Any]]) -> list[int]:
+    """The places of messages with `weight` 0, which OpenAI's fine-tuning does not train on."""
+    return [place for place, message in enumerate(messages) if message.get("weight") == 0]
+
+
+def _untrained_answer(key: str) -> LeftOutError:
+    return LeftOutError(
+        key,
+        "is 0: this answer is not to be imitated. Leave out the row, or let `fgrlhf data convert IN"
+        " OUT format=demonstrations` leave out all such rows",
+        "rows whose answer has `weight` 0, so that it is not to be imitated",
+    )
 
 
 def _demonstration_row(demonstration: Demonstration) -> dict[str, Any]:
