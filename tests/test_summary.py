@@ -522,7 +522,7 @@ def test_every_scale_has_its_targets():
     tree = reached_summary()
     tree["reward_models"]["factuality"]["accuracy"] = 0.76
     tree["reward_models"]["relevance"]["accuracy"] = 0.86
-    tree["gains"]["fine_grained_vs_sft"]["gold"]["mean"] = 0.06
+    tree["gains"]["fine_grained_vs_sft"]["gold"]["mean"] = 0.11
     tree["policies"]["sft"]["oracle"]["completeness"]["mean"] = 0.5  # at mini scale .3 is enough
     assert missed_targets(tree) == ["R2 accuracy: 0.760, the target is at least 0.78"]
     assert missed_targets({**tree, "scale": "small"}) == []

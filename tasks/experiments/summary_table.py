@@ -3,9 +3,7 @@
 A target is a limit that a correct pipeline meets with any seed and on any processor. Rounding alone
 makes two processors train different models. At mini scale, every lower limit is below the mean
 minus three standard deviations of the runs in RESULTS.md (different seeds, on two sets of
-instructions; `target_spread.py` prints the table), and the limit of the gain of fine-grained
-rewards also below that of the runs in `display.py`, which were made on four processors. The gain in
-relevance varies too much for a useful limit. The spread at small scale was not measured.
+instructions; `target_spread.py` prints the table). The spread at small scale was not measured.
 """
 
 from collections.abc import Mapping
@@ -29,10 +27,10 @@ MINI_TARGETS = (
     ("R1 accuracy", "reward_models.relevance.accuracy", 0.76, None),
     ("R1 AUC", "reward_models.relevance.auc", 0.84, None),
     ("R2 accuracy", "reward_models.factuality.accuracy", 0.78, None),
-    ("R2 AUC", "reward_models.factuality.auc", 0.8, None),
+    ("R2 AUC", "reward_models.factuality.auc", 0.75, None),
     ("R3 pair accuracy", "reward_models.completeness.pair_accuracy", 0.72, None),
     ("preference pair accuracy", "reward_models.preference.pair_accuracy", 0.62, None),
-    ("fine-grained over SFT, gold", "gains.fine_grained_vs_sft.gold.mean", 0.02, None),
+    ("fine-grained over SFT, gold", "gains.fine_grained_vs_sft.gold.mean", 0.1, None),
     (
         "fine-grained over SFT, gold, lower end",
         "gains.fine_grained_vs_sft.gold.low",
