@@ -17,7 +17,10 @@ WHOLE = "note: parallel.strategy=fsdp2 has no effect with 1 process: models stay
 
 def group(processes: int, is_main_process: bool = True, device: str = "cpu") -> SimpleNamespace:
     return SimpleNamespace(
-        num_processes=processes, is_main_process=is_main_process, device=torch.device(device)
+        num_processes=processes,
+        is_main_process=is_main_process,
+        device=torch.device(device),
+        mixed_precision="no",
     )
 
 

@@ -52,9 +52,11 @@ def place(network: NetworkT, device: str | torch.device, dtype: str) -> NetworkT
     Args:
       dtype: "fp32" or "bf16".
     """
+    if dtype == "fp32":
+        return network.to(device=device, dtype=torch.float32)
     heads = heads_of(network)
     weights = [head.state_dict() for head in heads]  # those before they are rounded
     network.to(device=device, dtype=DTYPES[dtype])
-    for head, exact in zip(heads, weights):
+    for head, exact in zip(heads, weights, strict=True):
         head.float().load_state_dict(exact)
     return network
