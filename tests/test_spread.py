@@ -20,7 +20,7 @@ from tasks.qa_feedback.feedback import load_examples
 
 RESULTS = Path(__file__).parents[1] / "tasks" / "qa_feedback" / "RESULTS.md"
 DEMO = {"scale": "mini", "data": "mini world, 400 test prompts"}
-KNOWN = "4 runs over seeds and processors: mean +0.190, standard deviation 0.017"
+KNOWN = "5 runs over seeds and processors: mean +0.191, standard deviation 0.015"
 SPREAD = Spread("a_vs_b", "solved", (0.1, 0.2, 0.6), "seeds", "notes.md", "mini", "puzzles")
 
 
@@ -77,7 +77,7 @@ def test_the_report_of_the_demo_states_the_spread_at_cards_and_differences(tmp_p
     text = report_text(tmp_path, DEMO)
     head, _, tables = text.partition("Paired differences")
     assert f"interval excludes zero {KNOWN}" in head
-    assert "4 runs over seeds and processors: mean +0.055, standard deviation 0.013" in head
+    assert "5 runs over seeds and processors: mean +0.067, standard deviation 0.029" in head
     assert head.count(ONE_RUN) == 2, "below the cards and below the table of the policies"
     line = f"Fine-grained RLHF − SFT, gold score: {KNOWN} (tasks/qa_feedback/RESULTS.md)"
     assert f"Other runs with the same settings: {line}" in tables
