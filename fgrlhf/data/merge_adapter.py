@@ -291,7 +291,7 @@ def _tables(model: PreTrainedModel) -> set[str]:
 
 
 def _check_all_read(model: PeftModel, tensors: dict[str, Tensor]) -> None:
-    """Raise `UserError` if the model has not taken a tensor of the adapter."""
+    """Raise `UserError` if the adapter has a tensor that the model did not load."""
     own = get_peft_model_state_dict(model, save_embedding_layers=False)
     own = {**model.state_dict(), **own}
     own |= {name.replace(".default.", "."): tensor for name, tensor in own.items()}

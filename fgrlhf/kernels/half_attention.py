@@ -65,7 +65,8 @@ def _has_own_gradient(query_BNLD: Tensor, key_BHSD: Tensor, value_BHSD: Tensor) 
     inputs = (query_BNLD, key_BHSD, value_BHSD)
     if not torch.is_grad_enabled() or not any(x.requires_grad for x in inputs):
         return False
-    has_flash = torch.backends.cuda.flash_sdp_enabled()  # TRPO, which needs a second one, has not
+    # TRPO turns flash attention off, because it needs second derivatives
+    has_flash = torch.backends.cuda.flash_sdp_enabled()
     is_bf16 = torch.get_autocast_dtype("cpu") == torch.bfloat16
     return has_flash and is_bf16 and query_BNLD.shape[-1] == value_BHSD.shape[-1]
 

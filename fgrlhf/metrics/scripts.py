@@ -25,7 +25,7 @@ FIRST_CJK = 0x2E80  # the radicals
 # what belongs to Japanese, and to the phonetic notation of Chinese
 KANA = ((0x3041, 0x312F), (0x31A0, 0x31BF), (0x31F0, 0x31FF), (0xFF66, 0xFF9F), (0x1B000, 0x1B16F))
 LEAST_KANA = 0.2  # of the characters of a Japanese text
-# joiners and marks of the direction, which are not seen and stand inside of words
+# joiners and direction marks: invisible, and also found inside words
 INVISIBLE = "\u00ad\u200c\u200d\u200e\u200f\u2060\ufeff"
 # scripts of South East Asia beyond it: Javanese, additions to Burmese, Tai Viet
 SOUTH_EAST = ((0xA980, 0xA9FF), (0xAA60, 0xAADF))
