@@ -90,9 +90,7 @@ def run(name: str, folder: Path, world: int, until: int | None = None):
 def run_dpo(folder: Path):
     """Train DPO with its global batch divided: four answers per question, five questions."""
     run = dpo_helpers.trainer(
-        dpo_helpers.config(folder / "dpo", train__micro_batch_size=1),
-        "t5",
-        dpo_helpers.fours(),
+        dpo_helpers.config(folder / "dpo", train__micro_batch_size=1), "t5", dpo_helpers.fours()
     )
     run.train()
     return run

@@ -171,10 +171,7 @@ def rl_trainer(name: str, folder: Path, world: int):
 def dpo_trainer(name: str, folder: Path):
     """DPO of four answers per question, five questions: the last batch is uneven."""
     cfg = dpo_helpers.config(
-        folder / name,
-        train__micro_batch_size=1,
-        train__adam_eps=1e-2,
-        parallel__strategy="fsdp2",
+        folder / name, train__micro_batch_size=1, train__adam_eps=1e-2, parallel__strategy="fsdp2"
     )
     trained = policy(DPO_CASES[name], lora=name == "dpo-lora")
     encoded = encode_comparisons(trained, dpo_helpers.fours(), cfg.model.max_generated_len)

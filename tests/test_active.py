@@ -14,11 +14,7 @@ def pool(folder, count: int) -> list[dict]:
     rows = []
     for number in range(count):
         texts = {f"prediction {i}": f"answer {number} of {i}" for i in range(1, 5)}
-        feedback = {
-            "errors": [],
-            "missing-info": [],
-            "corrected-prediction": texts["prediction 1"],
-        }
+        feedback = {"errors": [], "missing-info": [], "corrected-prediction": texts["prediction 1"]}
         rows.append({**ROW, **texts, "feedback": feedback, "preference": [0] * 6})
     write_json(folder / "train_feedback.json", rows)
     return rows

@@ -18,11 +18,7 @@ from fgrlhf.data.agreement.matching import (
     partial_credit,
     same_type,
 )
-from fgrlhf.data.agreement.responses import (
-    by_response,
-    judged_in_several_files,
-    not_judging_errors,
-)
+from fgrlhf.data.agreement.responses import by_response, judged_in_several_files, not_judging_errors
 from fgrlhf.data.judgements import JudgedResponse, Judgement, missing_evidence
 from fgrlhf.stats import Interval
 from fgrlhf.text_types import Prompt
@@ -338,7 +334,7 @@ def test_one_file_for_each_annotator():
     second = [judged(mark(0, 2), name="9"), judged(mark(0, 1), response="x y")]
     shared = by_response({"a.jsonl": first, "b.jsonl": second})
     assert [sorted(entry.by_annotator) for entry in shared] == [
-        *(["a.jsonl", "b.jsonl"], ["a.jsonl", "b.jsonl"], ["a.jsonl"]),
+        *(["a.jsonl", "b.jsonl"], ["a.jsonl", "b.jsonl"], ["a.jsonl"])
     ]
     figures = report({"a.jsonl": first, "b.jsonl": second})
     assert figures["span F1, exact, positions"].mean == pytest.approx(2 / 3)

@@ -401,11 +401,7 @@ def test_normalised_aspects_are_used_and_raw_ones_logged(name, tmp_path):
         aspects = CombinedReward({"cat": CountWord()}, {"cat": 2.0})
         aspects.aspects["cat"] = Scaled(scale)
         make(
-            folder,
-            name,
-            reward=aspects,
-            train__normalize_aspects=True,
-            train__total_episodes=16,
+            folder, name, reward=aspects, train__normalize_aspects=True, train__total_episodes=16
         ).train()
         curves.append(metrics(folder))
     for small, large in zip(*curves, strict=True):

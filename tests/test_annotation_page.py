@@ -322,10 +322,7 @@ def test_another_task_is_one_schema_file(chromium, tmp_path):
 
 @pytest.mark.parametrize(
     "task, code, label",
-    [
-        ("qa_feedback", "en", "No error, nothing missing"),
-        ("detoxification", "de", "Kein Fehler"),
-    ],
+    [("qa_feedback", "en", "No error, nothing missing"), ("detoxification", "de", "Kein Fehler")],
 )
 def test_nothing_missing_is_confirmed_only_where_it_is_asked_for(
     chromium, tmp_path, task, code, label

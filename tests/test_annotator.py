@@ -10,11 +10,7 @@ from fgrlhf.base.files import write_json, write_jsonl
 from tasks.qa_feedback.data.annotator import Habits, annotate, perturb
 from tasks.qa_feedback.data.collect_feedback import CollectFeedbackSettings, collect
 from tasks.qa_feedback.data.language import TOY
-from tasks.qa_feedback.data.mini_world import (
-    demonstration,
-    make_item,
-    make_row,
-)
+from tasks.qa_feedback.data.mini_world import demonstration, make_item, make_row
 from tasks.qa_feedback.data.oracle import judge
 from tasks.qa_feedback.feedback import read_feedback
 

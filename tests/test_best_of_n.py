@@ -88,10 +88,7 @@ WITH_TEXTS = '{{"id": "{}", "prompt": "p", "response": "r", {}}}\n'
             WITH_TEXTS.format("a", '"reward": 1') + WITH_TEXTS.format("b", '"reward": "x"'),
             "line 2, `reward`: (is not|must be) a number",
         ),
-        (
-            WITH_TEXTS.format("a", '"sample": 0') * 2,
-            "line 2, `id`: the same id and sample as",
-        ),
+        (WITH_TEXTS.format("a", '"sample": 0') * 2, "line 2, `id`: the same id and sample as"),
         (
             WITH_TEXTS.format("a", '"bleu/bleu_counts": 1'),
             "line 1, `bleu/bleu_counts`: must be a list",

@@ -531,11 +531,7 @@ def test_other_differences():
     order = ["sft", *runs]
     pairs = {f"{a}_vs_{b}": OTHER for i, b in enumerate(order) for a in order[i + 1 :]}
     comparison = RunComparison("m", "test", [0], "sft", 0.0, runs, pairs)
-    expected = [
-        "gpg_vs_rloo",
-        "rloo-holistic_vs_rloo",
-        "ppo-holistic_vs_rloo-holistic",
-    ]
+    expected = ["gpg_vs_rloo", "rloo-holistic_vs_rloo", "ppo-holistic_vs_rloo-holistic"]
     assert list(comparison.others()) == expected
     pairs |= {name: SAME for name in ("gpg_vs_rloo", "rloo-holistic_vs_rloo")}
     assert list(comparison.others()) == expected[1:]

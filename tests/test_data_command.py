@@ -369,11 +369,7 @@ def test_export_counts_what_it_loses(tmp_path, capsys):
     write_judgement_files(tmp_path)
     out = tmp_path / "out.json"
     lines = printed(capsys, "export", tmp_path / "judgements.jsonl", out, "to=spans")
-    assert lines == [
-        f"{out}: 1 row of spans",
-        "  lost, annotator: 1",
-        "  lost, aspects: 1",
-    ]
+    assert lines == [f"{out}: 1 row of spans", "  lost, annotator: 1", "  lost, aspects: 1"]
     assert read_rows(out)[0]["spans"] == [{"start": 4, "end": 8, "label": "Spelling"}]
 
 

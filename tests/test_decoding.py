@@ -6,12 +6,7 @@ from torch import Tensor
 
 from fgrlhf.configs.sections import Sampling
 from fgrlhf.models import decoding
-from fgrlhf.models.decoding import (
-    CANDIDATES,
-    decode,
-    draw,
-    log_kept_mass,
-)
+from fgrlhf.models.decoding import CANDIDATES, decode, draw, log_kept_mass
 
 V = 5000
 ROWS = 200

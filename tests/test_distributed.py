@@ -56,12 +56,7 @@ def test_joined_rollouts_are_those_of_one_process(left):
     assert joined.response_mask_BT.tolist() == [[1, 0, 0, 0], [1, 1, 1, 0], [1, 1, 0, 0], [1] * 4]
     assert joined.response_ids_BT[1].tolist() == [13, 14, 15, -1] and joined.logprobs_BT[
         1
-    ].tolist() == [
-        -3,
-        -4,
-        -5,
-        0,
-    ]
+    ].tolist() == [-3, -4, -5, 0]
     assert rewards.by_aspect["a"][3].tolist() == [100, 101, 102, 103] and [
         s[0].value for s in rewards.segments["a"]
     ] == [0, 1, 2, 100]

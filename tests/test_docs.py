@@ -535,10 +535,7 @@ def test_the_reward_of_the_guide_runs():
     }
     exec(reward + task, names)
     section = blocks(ROOT / "docs" / "tasks.md", "yaml")[0]
-    tree = {
-        "model": {"ckpt": "p", "value_model": {"ckpt": "p"}},
-        "logging": {"save_dir": "out"},
-    }
+    tree = {"model": {"ckpt": "p", "value_model": {"ckpt": "p"}}, "logging": {"save_dir": "out"}}
     tree |= yaml.safe_load(section)
     config = validate(rl_config(names["TASK"]), tree, "docs/tasks.md")
     built = config.reward["order"].build(RewardContext(prefix=lambda prompt, with_context: []))
@@ -656,10 +653,7 @@ def test_the_config_with_a_base_is_valid(tmp_path, monkeypatch):
 
 def test_the_yaml_of_the_rewards_is_valid():
     (block,) = blocks(ROOT / "docs" / "rewards.md", "yaml")
-    tree = {
-        "model": {"ckpt": "p", "value_model": {"ckpt": "p"}},
-        "logging": {"save_dir": "out"},
-    }
+    tree = {"model": {"ckpt": "p", "value_model": {"ckpt": "p"}}, "logging": {"save_dir": "out"}}
     config = validate(rl_config(Task("any")), tree | yaml.safe_load(block), "docs/rewards.md")
     assert len(config.reward) == 6
 

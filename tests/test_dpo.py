@@ -219,8 +219,7 @@ LOSSES_AND_KINDS = [(loss, kind) for loss in PAIR_LOSSES for kind in ("t5", "gpt
 
 # T5 takes twice as long as GPT-2, so by default it is trained with one loss only.
 @pytest.mark.parametrize(
-    "loss, kind",
-    with_slow(LOSSES_AND_KINDS, lambda loss, kind: kind == "t5" and loss != "sigmoid"),
+    "loss, kind", with_slow(LOSSES_AND_KINDS, lambda loss, kind: kind == "t5" and loss != "sigmoid")
 )
 def test_it_finds_the_preferred_answer(kind, loss, tmp_path):
     """A bandit: three one-word answers to a prompt; the best one depends on the prompt."""
@@ -398,8 +397,7 @@ def test_gradient_checkpointing_does_not_change_the_curve(kind, lora, tmp_path, 
 def test_micro_batches_do_not_change_the_curve(tmp_path):
     for size in (1, 4):
         trainer(
-            config(tmp_path / str(size), train__micro_batch_size=size),
-            comparisons=fours(),
+            config(tmp_path / str(size), train__micro_batch_size=size), comparisons=fours()
         ).train()
     for one, four in zip(metrics(tmp_path / "1"), metrics(tmp_path / "4")):
         if one["step"] == 0:  # all margins are 0 except for rounding
@@ -480,9 +478,7 @@ def test_the_policy_still_answers(tmp_path):
     """Trained and reloaded, the folder is an ordinary policy."""
     trainer(config(tmp_path)).train()
     texts = generate_texts(
-        load_policy(tmp_path / "final"),
-        [Prompt("0", "the cat")],
-        Sampling(4, do_sample=False),
+        load_policy(tmp_path / "final"), [Prompt("0", "the cat")], Sampling(4, do_sample=False)
     )
     assert len(texts) == 1 and tiny.policy("t5").tokenizer(texts[0])["input_ids"] is not None
 

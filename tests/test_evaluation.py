@@ -210,13 +210,7 @@ def test_kl_is_the_sum_over_the_response(kind, sampling, expected_temperature):
     generate, drawn = policy.generate, []
     policy.generate = lambda *args: drawn.append(generate(*args)) or drawn[-1]
     rows = rows_of(
-        policy,
-        PROMPTS,
-        None,
-        sampling,
-        reference=reference,
-        num_samples=2,
-        batch_size=1,
+        policy, PROMPTS, None, sampling, reference=reference, num_samples=2, batch_size=1
     )
     assert policy.training
     policy.eval(), reference.eval()
@@ -283,12 +277,7 @@ def test_a_reward_that_is_not_a_number_is_refused():
             return [[SegmentScore(0, None, float("nan"))] for _ in texts]
 
     with pytest.raises(UserError, match="reward `broken` is nan for an answer to prompt q2"):
-        rows_of(
-            Canned(ANSWERS),
-            PROMPTS[2:3],
-            CombinedReward({"broken": Broken()}),
-            GREEDY,
-        )
+        rows_of(Canned(ANSWERS), PROMPTS[2:3], CombinedReward({"broken": Broken()}), GREEDY)
 
 
 def test_other_rewards_give_their_value_alone():

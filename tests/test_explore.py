@@ -236,13 +236,7 @@ def test_every_filter_removes_what_it_names():
         assert remaining == expected, name
     assert apply_filter("duplicates", [fine, fine, fine]) == [fine]
     removed = {counts.name: counts.pairs for counts in explore(comparisons).filters}
-    assert removed == {
-        "blank": 1,
-        "identical": 1,
-        "contradicted": 2,
-        "close": 2,
-        "duplicates": 1,
-    }
+    assert removed == {"blank": 1, "identical": 1, "contradicted": 2, "close": 2, "duplicates": 1}
 
 
 def test_rows_of_one_prompt_can_contradict_each_other():

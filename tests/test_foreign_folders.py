@@ -7,14 +7,7 @@ from pathlib import Path
 import pytest
 import tiny
 import torch
-from peft import (
-    IA3Config,
-    LoKrConfig,
-    LoraConfig,
-    PromptTuningConfig,
-    VeraConfig,
-    get_peft_model,
-)
+from peft import IA3Config, LoKrConfig, LoraConfig, PromptTuningConfig, VeraConfig, get_peft_model
 from tokenizers import Tokenizer
 from transformers import (
     AutoModelForCausalLM,

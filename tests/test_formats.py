@@ -34,13 +34,7 @@ from fgrlhf.data.formats import (
     Demonstration,
     read_prompts,
 )
-from fgrlhf.data.judgements import (
-    JUDGEMENTS,
-    JudgedResponse,
-    Judgement,
-    judged_spans,
-    judged_steps,
-)
+from fgrlhf.data.judgements import JUDGEMENTS, JudgedResponse, Judgement, judged_spans, judged_steps
 from fgrlhf.data.read import write_rows
 from fgrlhf.data.rows import Row
 from fgrlhf.models.dialogs import messages_in
@@ -66,11 +60,7 @@ GOOD = {"role": "assistant", "content": "Light is scattered."}
 BAD = {"role": "assistant", "content": "It is painted."}
 TALK = [USER, {"role": "assistant", "content": "Scattering."}, {"role": "user", "content": "Why?"}]
 TALK_TEXT = "\n\nHuman: Why is the sky blue?\n\nAssistant: Scattering.\n\nHuman: Why?\n\nAssistant:"
-TALK_MESSAGES = (
-    ("user", "Why is the sky blue?"),
-    ("assistant", "Scattering."),
-    ("user", "Why?"),
-)
+TALK_MESSAGES = (("user", "Why is the sky blue?"), ("assistant", "Scattering."), ("user", "Why?"))
 
 
 # ---- prompts -------------------------------------------------------------------------------------
@@ -149,12 +139,7 @@ VOTES = {  # format of qa-feedback
 @pytest.mark.parametrize(
     "row_format, row, columns, expected",
     [
-        (
-            PROMPTS,
-            TOXICITY,
-            {"prompt": "prompt.text"},
-            Prompt("7", "They said", (), TOXICITY),
-        ),
+        (PROMPTS, TOXICITY, {"prompt": "prompt.text"}, Prompt("7", "They said", (), TOXICITY)),
         (
             DEMONSTRATIONS,
             MATHS,
@@ -558,12 +543,7 @@ RATED = {  # format of PRM800K
             "p",
             (step("a", score=1.0), step("b", score=0.25)),
         ),
-        (
-            {"prompt": "p", "steps": ["a"], "labels": ["good"]},
-            {},
-            "p",
-            (step("a", "good"),),
-        ),
+        ({"prompt": "p", "steps": ["a"], "labels": ["good"]}, {}, "p", (step("a", "good"),)),
         (
             MARKED,
             {},
@@ -891,10 +871,7 @@ def test_every_marked_response_of_a_row_is_read(tmp_path):
     assert marked == [["8"], ["9"]]
     assert [item.prompt.id for item in items] == ["q", "q"]
     assert [item.prompt.text for item in items] == ["Name a prime."] * 2
-    assert items[0].prompt.meta == {
-        "responses": MARKED_TWICE["responses"],
-        "topic": "numbers",
-    }
+    assert items[0].prompt.meta == {"responses": MARKED_TWICE["responses"], "topic": "numbers"}
     assert [judgement.label for judgement in items[0].judgements] == ["wrong", "why"]
     assert items[1].prompt.meta == {"topic": "numbers"}
     assert counts == {"responses after the first of their row, each with its own spans": 1}

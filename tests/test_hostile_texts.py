@@ -92,10 +92,7 @@ class Case:
 CASES = {
     "marking": Case(
         "annotation",
-        [
-            ("#text", ["Home", "1", "End", "2", "Escape", "6", "x"]),
-            ("#source", ["End", "8"]),
-        ],
+        [("#text", ["Home", "1", "End", "2", "Escape", "6", "x"]), ("#source", ["End", "8"])],
         HOSTILE,
     ),
     "marking all outputs": Case("annotation", [(f"#text-{k}", ["End", "1"]) for k in (1, 2, 3)]),

@@ -12,19 +12,8 @@ from hypothesis import strategies as st
 from fgrlhf.models.loading import load_tokenizer
 from fgrlhf.reward_utils import BLANK, load_segmenter
 from tasks.qa_feedback.data.annotator import Habits, annotate
-from tasks.qa_feedback.data.language import (
-    CHINESE,
-    ENGLISH,
-    LANGUAGES,
-    Claim,
-    language_of,
-)
-from tasks.qa_feedback.data.mini_world import (
-    demonstration,
-    gold_sentences,
-    make_item,
-    make_row,
-)
+from tasks.qa_feedback.data.language import CHINESE, ENGLISH, LANGUAGES, Claim, language_of
+from tasks.qa_feedback.data.mini_world import demonstration, gold_sentences, make_item, make_row
 from tasks.qa_feedback.data.oracle import Facts, judge
 
 BOTH = pytest.mark.parametrize("language", LANGUAGES.values(), ids=LANGUAGES)

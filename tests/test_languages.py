@@ -5,14 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from interface_texts import (
-    COMPUTED,
-    all_strings,
-    messages,
-    places,
-    rule_reasons,
-    sources,
-)
+from interface_texts import COMPUTED, all_strings, messages, places, rule_reasons, sources
 from made_tasks import ROW, full_task, page_with, saved, task_with
 from page_helpers import ITEM, QA, drag, opened, press, word
 

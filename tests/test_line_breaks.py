@@ -286,12 +286,7 @@ def test_a_trained_folder_names_its_form(tmp_path):
     file = segment_file(tmp_path)
     tree = {
         "model": section(tmp_path).model_dump(),
-        "data": {
-            "train_file": file,
-            "dev_file": file,
-            "level": "sentence",
-            "with_context": False,
-        },
+        "data": {"train_file": file, "dev_file": file, "level": "sentence", "with_context": False},
         "labels": {"error": "ERROR"},
         "train": {"max_steps": 1, "batch_size": 2},
         "logging": {"run_name": "toy", "save_dir": str(tmp_path / "rm")},

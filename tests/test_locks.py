@@ -30,9 +30,7 @@ def arguments(stage) -> list:
 
 
 @pytest.mark.parametrize(
-    "stage",
-    [run_sft, run_fg_rm, run_pref_rm, rl, dpo],
-    ids=lambda stage: stage.__name__,
+    "stage", [run_sft, run_fg_rm, run_pref_rm, rl, dpo], ids=lambda stage: stage.__name__
 )
 def test_a_folder_that_is_held_is_refused_first(stage, tmp_path, monkeypatch):
     config = Section(logging=Section(save_dir=str(tmp_path / "run")))
@@ -44,9 +42,7 @@ def test_a_folder_that_is_held_is_refused_first(stage, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "stage",
-    [run_sft, run_fg_rm, run_pref_rm, rl, dpo],
-    ids=lambda stage: stage.__name__,
+    "stage", [run_sft, run_fg_rm, run_pref_rm, rl, dpo], ids=lambda stage: stage.__name__
 )
 def test_a_folder_that_cannot_be_written_is_refused_first(stage, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")

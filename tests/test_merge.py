@@ -66,9 +66,7 @@ def test_a_comparison_joins_an_annotation_of_another_round(merge):
     compared = row_with(item("a"), preference=SECOND)
     rows, origins, printed = merge([annotated], [compared])
     assert rows == [row_with(item("a"), WRONG, SECOND)]
-    assert origins == [
-        {"feedback": {"file": 1, "row": 0}, "preference": {"file": 2, "row": 0}},
-    ]
+    assert origins == [{"feedback": {"file": 1, "row": 0}, "preference": {"file": 2, "row": 0}}]
     assert "0 judgements replaced" in printed
 
 

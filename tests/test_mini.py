@@ -10,15 +10,7 @@ from fgrlhf.base.files import write_json
 from fgrlhf.pipeline import stages
 from fgrlhf.report.spread import ONE_RUN
 from tasks.experiments import mini
-from tasks.experiments.mini import (
-    TASKS,
-    MiniConfig,
-    MiniTask,
-    chosen_tasks,
-    results,
-    stage,
-    table,
-)
+from tasks.experiments.mini import TASKS, MiniConfig, MiniTask, chosen_tasks, results, stage, table
 
 ROOT = Path(__file__).parents[1]
 NOT_MINI = {"sentiment"}  # needs the pretrained model

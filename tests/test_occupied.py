@@ -9,11 +9,7 @@ from fgrlhf.base.files import write_json, write_text
 from fgrlhf.cli import rl, tiny_model
 from fgrlhf.configs.strict import StrictModel
 from fgrlhf.runs.checkpoint import new_folder
-from fgrlhf.runs.occupied import (
-    check_own_run,
-    check_own_stage,
-    claim_model_folder,
-)
+from fgrlhf.runs.occupied import check_own_run, check_own_stage, claim_model_folder
 from fgrlhf.runs.runlog import RunLog
 from sft.run_sft import train
 

@@ -11,12 +11,7 @@ from hypothesis import strategies as st
 
 from fgrlhf.text_types import Prompt
 from tasks.qa_feedback.data.language import TOY, ErrorRates
-from tasks.qa_feedback.data.mini_world import (
-    demonstration,
-    gold_sentences,
-    make_item,
-    make_row,
-)
+from tasks.qa_feedback.data.mini_world import demonstration, gold_sentences, make_item, make_row
 from tasks.qa_feedback.data.oracle import (
     Facts,
     completeness,

@@ -18,10 +18,7 @@ REWARD = {"kind": "python", "of": "my_rewards.kind.Politeness"}
 TREE = {
     "reward": {
         "polite": REWARD,
-        "change": {
-            "kind": "score",
-            "scorer": {"kind": "python", "of": "my_scorers.Score"},
-        },
+        "change": {"kind": "score", "scorer": {"kind": "python", "of": "my_scorers.Score"}},
         "short": {"kind": "length", "max_words": 9, "value": -0.1},
     },
     "evaluation_metrics": [

@@ -5,13 +5,7 @@ import pytest
 
 from fgrlhf.data.comparisons import Answer, Comparison
 from fgrlhf.text_types import Prompt
-from reward_modeling.pair_errors import (
-    MOST_MISTAKES,
-    Group,
-    Mistake,
-    compare_lengths,
-    pair_errors,
-)
+from reward_modeling.pair_errors import MOST_MISTAKES, Group, Mistake, compare_lengths, pair_errors
 from reward_modeling.run_pref_rm import margins_of_better
 
 DIALOG = (("user", "Hi."), ("assistant", "Hi!"), ("user", "Why?"))

@@ -165,10 +165,9 @@ def test_a_changed_stage_loses_its_outputs_first_and_a_failed_one_keeps_them(roo
     line, text = run(root, [fails_once])
     assert "s: continued" in text
     assert line.whole is None, "the time of the first attempt is missing"
-    assert (root / "out" / "logs" / "s.log").read_text().split() == [
-        "0",
-        "1",
-    ], "the second attempt found the first one's file"
+    assert (root / "out" / "logs" / "s.log").read_text().split() == ["0", "1"], (
+        "the second attempt found the first one's file"
+    )
     (root / "a.yml").write_text("lr: 3\n")
     run(root, [fails_once])
     assert (root / "out" / "logs" / "s.log").read_text().split() == ["0"], (

@@ -161,8 +161,7 @@ def test_generated_logprobs_are_those_of_the_forward_pass(kind):
 
 
 @pytest.mark.parametrize(
-    "kind, side",
-    [("t5", "left")] + [(k, tiny.POLICIES[k]().tokenizer.padding_side) for k in ANY],
+    "kind, side", [("t5", "left")] + [(k, tiny.POLICIES[k]().tokenizer.padding_side) for k in ANY]
 )
 def test_padding_changes_nothing(kind, side):
     policy = tiny.policy(kind).eval()

@@ -20,10 +20,7 @@ ROW = FeedbackRow.make(
     [["Cats", "A cat sat."]],
     "A cat.",
     ["A dog sat 🙂 here.", "b", "c", "d"],
-    [
-        error_span("Irrelevant", 10, 11),
-        error_span("Wrong-Grounding", 0, 5, GROUNDING),
-    ],
+    [error_span("Irrelevant", 10, 11), error_span("Wrong-Grounding", 0, 5, GROUNDING)],
     [MissingInfo("Missing-Answer", 1, (0, 1))],
     "A cat sat.",
     [0, 1, 2, 0, 1, 2],

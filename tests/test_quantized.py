@@ -242,11 +242,7 @@ def test_reward_models_with_both(kind, shape, tmp_path, monkeypatch):
     monkeypatch.setattr(rm_lora.training, "install_model", remember)
     _, program = rm_lora.MODULES[kind]
     settings = rm_lora.config(
-        kind,
-        tmp_path,
-        shape,
-        rm_lora.LORA | {"quantize": "nf4"},
-        train__optimizer="adamw_8bit",
+        kind, tmp_path, shape, rm_lora.LORA | {"quantize": "nf4"}, train__optimizer="adamw_8bit"
     )
     scorer = load_reward_model(program.train(settings), rm.prefix_fn)
     network = trainers[0].model.eval()

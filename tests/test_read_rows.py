@@ -131,10 +131,7 @@ def test_a_name_that_cannot_be_written(tmp_path):
     [
         ("rows.txt", r"rows\.txt does not end in a known format: give a file that ends in"),
         ("rows", "does not end in a known format"),
-        (
-            "rows.csv",
-            r"is a table, but rows are.*read_csv\(FILE\)\.to_json\('rows\.jsonl'",
-        ),
+        ("rows.csv", r"is a table, but rows are.*read_csv\(FILE\)\.to_json\('rows\.jsonl'"),
         ("rows.tsv", r"is a table, but rows are.*read_csv\(FILE, sep='\\t'\)"),
         ("", "is a folder: give a file that ends in"),
         ("gone.json", r"gone\.json does not exist: check the path$"),

@@ -20,13 +20,7 @@ from fgrlhf.masked_policy import MaskedPolicy
 from fgrlhf.models import causal, encoder_decoder, recorded_steps
 from fgrlhf.models.encoder_decoder import EncoderDecoderPolicy
 from fgrlhf.models.quantized import QuantizedLinear
-from fgrlhf.models.recorded_steps import (
-    UNRECORDABLE,
-    Recording,
-    can_record,
-    capture,
-    never_record,
-)
+from fgrlhf.models.recorded_steps import UNRECORDABLE, Recording, can_record, capture, never_record
 from fgrlhf.models.trial import check_recorded_steps, make_trial
 
 TEXTS = ["the red cat", "a dog sees the bird and one two three", "question:"]

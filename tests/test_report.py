@@ -302,10 +302,7 @@ def test_prompts_are_the_first_that_every_policy_answered(tmp_path):
     write_report(tmp_path, tmp_path / "r.html", DISPLAY)
     assert re.findall(
         r"<summary>Who made Amber (\d)", (tmp_path / "r.html").read_text(encoding="utf-8")
-    ) == [
-        "3",
-        "1",
-    ]
+    ) == ["3", "1"]
 
 
 def test_a_segment_takes_exactly_its_characters():
@@ -552,7 +549,7 @@ def test_split_prompt():
         "passages": [
             "Amber Harbor (1994 film): Amber Harbor is a film. It was directed by Lena Okafor.",
             "Amber Harbor (2003 novel): Amber Harbor is a novel. It was written by Tomas Vey.",
-        ],
+        ]
     }
     for text, title in (("question: Why?", "Why?"), ("free text", "free text")):
         view = split_prompt(text, DISPLAY)
@@ -612,10 +609,7 @@ def reported(folder, name, text) -> str:
     path = folder / name
     before = path.read_bytes()
     path.write_bytes(text)
-    if name in (
-        "stages.json",
-        "eval/sft-test/summary.json",
-    ):  # read if summary.json lacks it
+    if name in ("stages.json", "eval/sft-test/summary.json"):  # read if summary.json lacks it
         (folder / "summary.json").rename(folder / "away")
     try:
         write_report(folder, folder / "r.html")

@@ -389,10 +389,7 @@ def test_the_section_counts_rows_kinds_lengths_and_times(tmp_path):
         ["Insult", "1", "1", "3", "3 to 3"],
         ["missing: Missing-Answer", "1", "1", "–", "–"],
     ]
-    assert view.agreement.rows == [
-        ["alpha", "0.5", "0.4 to 0.6"],
-        ["ties", "–", "undefined: none"],
-    ]
+    assert view.agreement.rows == [["alpha", "0.5", "0.4 to 0.6"], ["ties", "–", "undefined: none"]]
 
 
 def test_ratings_are_counted_by_scale(tmp_path):

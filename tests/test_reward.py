@@ -109,8 +109,7 @@ def test_several_kinds_of_error_have_values_of_their_own():
     assert values(error=-0.5, Ignore=-0.125) == [[-0.125, -0.5], [0.25], []]
     assert values(Ignore=-0.125) == [[-0.125, 0.0], [0.25], []]
     with pytest.raises(
-        UserError,
-        match="label `F-ERR`, which .* does not have: its labels are NF-ERR, Ignore, O",
+        UserError, match="label `F-ERR`, which .* does not have: its labels are NF-ERR, Ignore, O"
     ):
         values(**{"F-ERR": 1.0})
 

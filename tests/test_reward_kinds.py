@@ -37,10 +37,7 @@ from tasks.qa_feedback.task import TASK as QA
 
 CONTEXT = RewardContext(prefix=lambda prompt, with_context: prompt.text.split())
 PROMPTS = [Prompt("0", "ask"), Prompt("1", "ask more")]
-BASE = {
-    "model": {"ckpt": "p", "value_model": {"ckpt": "p"}},
-    "logging": {"save_dir": "out"},
-}
+BASE = {"model": {"ckpt": "p", "value_model": {"ckpt": "p"}}, "logging": {"save_dir": "out"}}
 
 
 def parsed(task: Task = QA, **rewards) -> dict[str, RewardKind]:

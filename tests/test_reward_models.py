@@ -110,14 +110,7 @@ def test_seq2seq_reads_each_segment_at_its_last_token():
     (read,) = inputs("seq2seq").encode([text])
     tokens = tiny.tokenizer().convert_ids_to_tokens(read.decoder_input_ids)
     # decoder start, then the answer
-    assert tokens == [
-        "<pad>",
-        "▁the",
-        "▁red",
-        "▁cat",
-        "▁a",
-        "▁dog",
-    ]
+    assert tokens == ["<pad>", "▁the", "▁red", "▁cat", "▁a", "▁dog"]
     assert read.positions == (3, 5)
     # no `answer:`
     assert tiny.tokenizer().convert_ids_to_tokens(read.input_ids) == ["▁question:", "▁the", "▁cat"]
@@ -763,10 +756,7 @@ def test_labels_and_level_must_be_known(tmp_path):
         load_reward_model(tmp_path / "a", rm.prefix_fn, level="sentence", error_label="F-ERR")
     assert load_reward_model(
         tmp_path / "a", rm.prefix_fn, level="sentence", error_label="Y"
-    ).columns == [
-        1,
-        2,
-    ]
+    ).columns == [1, 2]
     with pytest.raises(TypeError, match="colour"):
         load_reward_model(tmp_path / "a", rm.prefix_fn, colour="red")
 

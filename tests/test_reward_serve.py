@@ -12,13 +12,7 @@ import pytest
 from reward_service import CONTEXT, VARIABLE, save_model
 
 from fgrlhf.base.errors import UserError
-from fgrlhf.cli.reward_serve import (
-    ServerSettings,
-    listener,
-    serve,
-    settings_from,
-    token_of,
-)
+from fgrlhf.cli.reward_serve import ServerSettings, listener, serve, settings_from, token_of
 from fgrlhf.rewards.kinds import (
     LIBRARY_REWARDS,
     Length,
@@ -141,10 +135,7 @@ def test_settings_that_are_refused(arguments, message, monkeypatch):
 
 def test_the_model_is_checked_before_the_token(monkeypatch):
     monkeypatch.delenv(VARIABLE, raising=False)
-    classifier = [
-        "kind=score",
-        "scorer={kind: classifier, ckpt: no/such/folder, label: polite}",
-    ]
+    classifier = ["kind=score", "scorer={kind: classifier, ckpt: no/such/folder, label: polite}"]
     with pytest.raises(UserError, match="no/such/folder is not a folder"):
         serve(*settings_from(classifier))
 

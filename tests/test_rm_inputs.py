@@ -138,10 +138,7 @@ def test_an_encoder_decoder_loses_the_end_of_the_passages():
     assert words_of(cut.decoder_input_ids) == "<pad> the red cat a"
     assert (cut.positions, cut.cut_response, cut.unread_segments) == ((3, None), 1, 1)
     cut = read("seq2seq", 2)
-    assert words_of(cut.input_ids) == "question: the" and (cut.cut_context, cut.cut_core) == (
-        13,
-        1,
-    )
+    assert words_of(cut.input_ids) == "question: the" and (cut.cut_context, cut.cut_core) == (13, 1)
 
 
 @pytest.mark.parametrize("shape", rm.SHAPES)

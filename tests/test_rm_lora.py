@@ -88,11 +88,7 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(tmp_path, monkeypatch, 
     _, program = MODULES[kind]
     whole, other = (
         config(
-            kind,
-            tmp_path,
-            shape,
-            LORA | {"dropout": 0.1},
-            logging__save_dir=str(tmp_path / name),
+            kind, tmp_path, shape, LORA | {"dropout": 0.1}, logging__save_dir=str(tmp_path / name)
         )
         for name in ("whole", "other")
     )
@@ -113,11 +109,7 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(tmp_path, monkeypatch, 
 def test_only_the_top_layers_get_adapters(tmp_path):
     """What the layers below compute is read by both, the trunk and the frozen language model."""
     settings = config(
-        "segment",
-        tmp_path,
-        "causal",
-        model__train_top_layers=1,
-        model__lm_logprob_feature=True,
+        "segment", tmp_path, "causal", model__train_top_layers=1, model__lm_logprob_feature=True
     )
     network, _ = load_network(settings.model, "segment", {0: "bad", 1: "O"})
     names = {name for name, p in network.named_parameters() if p.requires_grad}

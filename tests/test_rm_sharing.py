@@ -197,13 +197,7 @@ def test_rows_by_hand():
 def test_block_mask_by_hand():
     part_GL = torch.tensor([[0, 1, 1, 2, -1]])
     mask = block_mask(part_GL, part_GL >= 0)
-    expected = [
-        [1, 0, 0, 0, 0],
-        [1, 1, 0, 0, 0],
-        [1, 1, 1, 0, 0],
-        [1, 0, 0, 1, 0],
-        [1, 0, 0, 0, 1],
-    ]
+    expected = [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [1, 0, 0, 1, 0], [1, 0, 0, 0, 1]]
     assert mask.shape == (1, 1, 5, 5) and mask[0, 0].int().tolist() == expected
 
 

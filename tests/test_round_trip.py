@@ -163,11 +163,7 @@ def test_the_order_shown_is_saved_beside_the_feedback_and_read_again(chromium, t
         record = json.loads(Path(event.value.path()).read_text())
         assert [judgement["order"] for judgement in record] == orders and [
             judgement["id"] for judgement in record
-        ] == [
-            "0",
-            "1",
-            "2",
-        ]
+        ] == ["0", "1", "2"]
         # a script may judge an item faster than the .1 s to which times are rounded
         assert all(
             judgement["seconds"]["comparison"] >= 0 and judgement["seconds"]["annotation"] is None

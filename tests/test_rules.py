@@ -8,12 +8,7 @@ from page_helpers import QA, TOXICITY
 
 from fgrlhf.segmentation import sentences
 from interface_html.items import read_items
-from interface_html.rules import (
-    annotation_problems,
-    comparison_problems,
-    find_cycle,
-    is_weak_order,
-)
+from interface_html.rules import annotation_problems, comparison_problems, find_cycle, is_weak_order
 
 SCHEMA = QA.schema
 TEXT = "The cat sat on the mat. It was 😀 red. It was red."

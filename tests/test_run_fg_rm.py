@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 import rm_helpers as rm
 import torch
-from accelerate.data_loader import (
-    SeedableRandomSampler,
-)
+from accelerate.data_loader import SeedableRandomSampler
 from safetensors.torch import load_file
 from transformers.modeling_outputs import TokenClassifierOutput
 

@@ -300,10 +300,7 @@ def test_margins_reach_the_loss(tmp_path):
         folder = tmp_path / f"margin{margin:.0f}"
         train(
             config(
-                tmp_path,
-                train__margin=margin,
-                train__max_steps=2,
-                logging__save_dir=str(folder),
+                tmp_path, train__margin=margin, train__max_steps=2, logging__save_dir=str(folder)
             )
         )
         losses = [row["loss"] for row in read_jsonl(folder / "metrics.jsonl") if "loss" in row]

@@ -306,8 +306,7 @@ def test_two_processes_train_as_one(world, grouped):
         "sft.run_sft",
     ]
     subprocess.run(
-        [*command, str(world / "config.yml"), *options, f"logging.save_dir={world}/two"],
-        check=True,
+        [*command, str(world / "config.yml"), *options, f"logging.save_dir={world}/two"], check=True
     )
     lines, others = read_jsonl(one / "metrics.jsonl"), read_jsonl(world / "two" / "metrics.jsonl")
     assert len(lines) == len(others) > 8

@@ -70,10 +70,9 @@ def test_metrics_are_plain_json_numbers(tmp_path):
             },
         )
         log.log(1, {"a": 1})
-        assert read_jsonl(tmp_path / "metrics.jsonl")[1] == {
-            "step": 1,
-            "a": 1,
-        }, "a line is on disk as soon as it is logged"
+        assert read_jsonl(tmp_path / "metrics.jsonl")[1] == {"step": 1, "a": 1}, (
+            "a line is on disk as soon as it is logged"
+        )
     first = (tmp_path / "metrics.jsonl").read_text().splitlines()[0]
     assert json.loads(first, parse_constant=pytest.fail) == {
         "step": 0,

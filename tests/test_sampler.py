@@ -18,16 +18,7 @@ import sampler_worker
 import tiny
 import torch
 import yaml
-from fake_sampler import (
-    API_KEY,
-    FakeSampler,
-    choices,
-    client,
-    hold,
-    late,
-    text,
-    vllm_config,
-)
+from fake_sampler import API_KEY, FakeSampler, choices, client, hold, late, text, vllm_config
 from refusals import refusals
 from rl_helpers import PROMPTS, config, metrics, trainer
 from safetensors.torch import load_file, save_file
@@ -255,14 +246,7 @@ ABORTED = altered(lambda choice: choice.update(finish_reason="abort"))
 
 @pytest.mark.parametrize(
     ("fault", "waits"),
-    [
-        (late(0.2), 0),
-        (hold, 1),
-        (status(500), 1),
-        (status(503), 1),
-        (cut, 1),
-        (ABORTED, 1),
-    ],
+    [(late(0.2), 0), (hold, 1), (status(500), 1), (status(503), 1), (cut, 1), (ABORTED, 1)],
     ids=["late", "hold", "500", "503", "cut", "aborted"],
 )
 def test_a_fault_that_passes_changes_nothing(fault, waits, fake):
@@ -347,10 +331,7 @@ def test_a_run_asks_for_the_server_before_it_loads_anything(tmp_path):
     (tmp_path / "policy" / "model.safetensors").unlink()
     with FakeSampler(tmp_path / "sync") as fake:
         pass
-    changes = {
-        "model__ckpt": str(tmp_path / "policy"),
-        "sampler": settings(fake, retries=0),
-    }
+    changes = {"model__ckpt": str(tmp_path / "policy"), "sampler": settings(fake, retries=0)}
     with pytest.raises(UserError, match="no answer to /v1/models in 1 attempt"):
         build_trainer(load_task("tasks.numbers"), config(tmp_path / "run", **changes))
 

@@ -65,10 +65,7 @@ def test_results_pair_questions_by_their_id(tmp_path):
         write_jsonl(
             tmp_path / folder / "eval" / f"{name}-test" / "rows.jsonl",
             [
-                {
-                    "id": question,
-                    **{f"oracle/{metric}": value for metric in METRICS},
-                }
+                {"id": question, **{f"oracle/{metric}": value for metric in METRICS}}
                 for question, value in rows.items()
             ],
         )

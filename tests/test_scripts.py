@@ -517,11 +517,7 @@ def test_another_cd_path_leads_nowhere_else(bash, tmp_path):
 def test_an_environment_without_python_is_refused(tmp_path):
     (tmp_path / "dirname").symlink_to(shutil.which("dirname"))
     command = [shutil.which("bash"), "-c", f'source "{ROOT}/scripts/env.sh"']
-    environment = {
-        "PATH": str(tmp_path),
-        "VIRTUAL_ENV": "/some/environment",
-        "TASK": "qa_feedback",
-    }
+    environment = {"PATH": str(tmp_path), "VIRTUAL_ENV": "/some/environment", "TASK": "qa_feedback"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 2 and "has no program `python`" in done.stderr
 

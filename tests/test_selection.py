@@ -5,14 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from fgrlhf.data.selection import (
-    best,
-    disagreement,
-    drift,
-    entropy,
-    pair_uncertainty,
-    uncertainty,
-)
+from fgrlhf.data.selection import best, disagreement, drift, entropy, pair_uncertainty, uncertainty
 
 # H(.9, .1) / log 2
 H9 = -(0.9 * math.log2(0.9) + 0.1 * math.log2(0.1))

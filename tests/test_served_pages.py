@@ -4,17 +4,7 @@ from urllib.parse import quote
 
 import pytest
 from faulty_link import Reply, fail, lose, proceed
-from page_helpers import (
-    ITEM,
-    new_context,
-    press,
-    push,
-    reload,
-    rename,
-    row_with,
-    said,
-    wait_until,
-)
+from page_helpers import ITEM, new_context, press, push, reload, rename, row_with, said, wait_until
 from served_pages import (
     at_work,
     corrected,

@@ -8,14 +8,7 @@ from fgrlhf.models.logprobs import chosen_logprobs
 from fgrlhf.models.packing import pack_responses
 from fgrlhf.models.shared_rows import group_equal_prompts, uniform_group_size
 from fgrlhf.text_types import SegmentScore
-from fgrlhf.utils import (
-    check_same_shape,
-    check_shape,
-    masked_mean,
-    masked_sum,
-    masked_var,
-    whiten,
-)
+from fgrlhf.utils import check_same_shape, check_shape, masked_mean, masked_sum, masked_var, whiten
 
 X_BT = torch.ones(2, 3)
 MASK_BT = torch.ones(2, 3, dtype=torch.long)

@@ -328,10 +328,7 @@ REFUSED = {
     "model.value_model.train_top_layers": {
         "model__value_model": {"ckpt": "tiny", "train_top_layers": 1}
     },
-    "algorithm.name=trpo": {
-        "algorithm__name": "trpo",
-        "model__value_model": {"ckpt": "tiny"},
-    },
+    "algorithm.name=trpo": {"algorithm__name": "trpo", "model__value_model": {"ckpt": "tiny"}},
     "algorithm.name=nlpo": {"algorithm__name": "nlpo"},
 }
 

@@ -21,10 +21,7 @@ T = 5
 def both(policy):
     """Steps with a shared cache, and those with the cache of transformers."""
     prompt = policy.encode(TEXTS)
-    return (
-        SharedCacheSteps(policy.model, *prompt, K, T),
-        CausalSteps(policy.model, *prompt, K),
-    )
+    return (SharedCacheSteps(policy.model, *prompt, K, T), CausalSteps(policy.model, *prompt, K))
 
 
 def tokens(n: int, seed: int = 0) -> torch.Tensor:

@@ -123,11 +123,7 @@ def test_the_target_of_the_gain_is_below_three_standard_deviations():
 
 @pytest.mark.parametrize(
     "language, world",
-    [
-        (TOY, "mini world"),
-        (CHINESE, "mini world in Chinese"),
-        (ENGLISH, "mini world in English"),
-    ],
+    [(TOY, "mini world"), (CHINESE, "mini world in Chinese"), (ENGLISH, "mini world in English")],
 )
 def test_the_summary_names_the_language_of_the_world(tmp_path, language, world):
     rows = [mini_world.make_row(0, "test", i, language=language) for i in range(3)]

@@ -15,15 +15,7 @@ from fgrlhf.base.files import read_json
 from fgrlhf.configs.strict import StrictModel
 from fgrlhf.runs import stage as module
 from fgrlhf.runs.runlog import RunLog
-from fgrlhf.runs.stage import (
-    begin,
-    check_writable,
-    digest,
-    finish,
-    folder_of,
-    hold,
-    stored_result,
-)
+from fgrlhf.runs.stage import begin, check_writable, digest, finish, folder_of, hold, stored_result
 
 
 class Section(StrictModel):

@@ -23,8 +23,7 @@ def test_steps_after_the_first_error_are_not_judged():
 
 
 @pytest.mark.parametrize(
-    "error_at_most, tags",
-    [(-1.0, ["O", "O", "ERROR"]), (0.0, ["O", "ERROR", "Ignore"])],
+    "error_at_most, tags", [(-1.0, ["O", "O", "ERROR"]), (0.0, ["O", "ERROR", "Ignore"])]
 )
 def test_ratings_of_prm800k(error_at_most, tags):
     judged = solution(step("a", score=1.0), step("b", score=0.0), step("c", score=-1.0))
@@ -42,21 +41,14 @@ def test_every_step_is_one_line():
     judged = solution(step("first\n\nstep", score=1.0), step(" second ", score=0.0))
     example = tagged_solution(TASK, judged, step_tags(judged, 0.0, ()))
     assert example is not None
-    assert example.words == [
-        "p",
-        *("</s>", "first", "step"),
-        *("</s>", "second"),
-    ]
+    assert example.words == ["p", *("</s>", "first", "step"), *("</s>", "second")]
     assert example.tags == ["Ignore", "O", "Ignore", "Ignore", "ERROR", "Ignore"]
 
 
 def test_the_file_is_what_training_reads(tmp_path, capsys):
     steps = [{"text": "2 + 3 = 5", "score": 1}, {"text": "the answer is 6", "score": 0}]
     steps.append({"text": "done", "score": 0})  # not judged, since it follows an error
-    rows = [
-        {"prompt": "add 2 and 3", "steps": steps},
-        {"prompt": "nothing", "steps": []},
-    ]
+    rows = [{"prompt": "add 2 and 3", "steps": steps}, {"prompt": "nothing", "steps": []}]
     write_jsonl(tmp_path / "steps.jsonl", rows)
     out = tmp_path / "step" / "train.json"
     command.main(["step_files", "numbers", f"source={tmp_path}/steps.jsonl", f"output={out}"])

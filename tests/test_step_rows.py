@@ -6,13 +6,7 @@ from judged_rows import solution, step, steps_of
 from fgrlhf.base.errors import UserError
 from fgrlhf.data.formats import STEPS
 from fgrlhf.data.rows import Row
-from fgrlhf.data.step_rows import (
-    STEP_ROWS,
-    math_shepherd_row,
-    prm800k_row,
-    step_rows,
-    trl_row,
-)
+from fgrlhf.data.step_rows import STEP_ROWS, math_shepherd_row, prm800k_row, step_rows, trl_row
 from fgrlhf.text_types import Prompt
 
 PROMPT = Prompt("7", "What is 2 + 3 * 4?")

@@ -215,11 +215,7 @@ def test_accepting_what_needs_evidence_asks_for_it(chromium, tmp_path):
 
 def test_all_sure_suggestions_are_accepted_where_marks_may_overlap(chromium, tmp_path):
     """Only the same kind with the same span is in the way."""
-    crossing = [
-        suggested(KINDS[0], 4, 11),
-        suggested(KINDS[0], 8, 14),
-        suggested(KINDS[1], 4, 11),
-    ]
+    crossing = [suggested(KINDS[0], 4, 11), suggested(KINDS[0], 8, 14), suggested(KINDS[1], 4, 11)]
     for overlap, marked in ((True, 3), (False, 1)):
         folder = tmp_path / str(overlap)
         folder.mkdir()

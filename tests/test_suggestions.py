@@ -34,14 +34,7 @@ from interface_html.suggestions import (
 )
 
 TEXT = ITEM["prediction 1"]  # "The cat sat on the mat. It was 😀 red. The cat sat on it."
-ONE = {
-    "type": "Irrelevant",
-    "start": 4,
-    "end": 11,
-    "explanation": "",
-    "score": 0.9,
-    "source": "rm",
-}
+ONE = {"type": "Irrelevant", "start": 4, "end": 11, "explanation": "", "score": 0.9, "source": "rm"}
 TWO = {**ONE, "type": "Incoherent", "start": 33, "end": 37}
 
 

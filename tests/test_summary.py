@@ -480,11 +480,7 @@ def test_a_summary_of_any_task(tmp_path, capsys):
             '{"metrics": 3}',
             "(?s)reward_model.json .*`metrics`: must be an object",
         ),
-        (
-            "sft/stages.json",
-            '{"sft": {"seconds": 1}}',
-            "(?s)stages.json .*`sft.peak_mb`: missing",
-        ),
+        ("sft/stages.json", '{"sft": {"seconds": 1}}', "(?s)stages.json .*`sft.peak_mb`: missing"),
     ],
 )
 def test_a_damaged_file_has_a_message(tmp_path, name, text, reason):

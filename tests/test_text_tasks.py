@@ -269,12 +269,7 @@ def test_two_steps_of_the_configs_at_mini_scale(name, data, outputs, monkeypatch
         assert trained_steps(outputs / stage) == 2
     folders = [f"data_dir={data / name}", f"output_dir={outputs}", f"policy={outputs}/ppo/best"]
     evaluate.main(
-        [
-            f"tasks.{name}",
-            *folders,
-            f"config={config_path(name, 'mini', 'ppo')}",
-            "max_examples=2",
-        ]
+        [f"tasks.{name}", *folders, f"config={config_path(name, 'mini', 'ppo')}", "max_examples=2"]
     )
     summary = read_json(outputs / "eval" / "ppo-test" / "summary.json")
     headline = [metric for metric in task_of(name).display.headline if metric in summary]

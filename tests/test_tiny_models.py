@@ -95,9 +95,7 @@ def test_heads_look_back_by_their_offsets(model):
     with torch.no_grad():
         encoded = model.encoder(input_ids=ids, output_attentions=True)
         decoded = model.decoder(
-            input_ids=ids,
-            encoder_hidden_states=encoded.last_hidden_state,
-            output_attentions=True,
+            input_ids=ids, encoder_hidden_states=encoded.last_hidden_state, output_attentions=True
         )
     position = torch.arange(20, 60)
     for attentions, offsets in (

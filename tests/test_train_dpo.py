@@ -32,11 +32,7 @@ from tasks.qa_feedback.feedback import (
     write_feedback,
 )
 from tasks.qa_feedback.training import corrected_examples as corrected_program
-from tasks.qa_feedback.training.comparisons import (
-    corrected_examples,
-    make_comparisons,
-    prompts_of,
-)
+from tasks.qa_feedback.training.comparisons import corrected_examples, make_comparisons, prompts_of
 
 TRAINING = Path(__file__).parents[1] / "tasks/qa_feedback/training"
 

@@ -84,12 +84,7 @@ def test_a_run_says_what_it_continues_and_where_its_policies_are(tmp_path, capsy
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_first_ratio_is_one(kind, tmp_path):
-    cfg = config(
-        tmp_path,
-        train__micro_batch_size=8,
-        train__n_minibatches=1,
-        train__shuffle=False,
-    )
+    cfg = config(tmp_path, train__micro_batch_size=8, train__n_minibatches=1, train__shuffle=False)
     run = trainer(cfg, kind, own_value=True)
     seen = []
     loss = run.algorithm.loss
@@ -246,10 +241,7 @@ def test_learning_rate(tmp_path):
     )
     flat = trainer(
         config(
-            tmp_path,
-            train__total_episodes=80,
-            train__warmup_steps=1,
-            train__lr_schedule="constant",
+            tmp_path, train__total_episodes=80, train__warmup_steps=1, train__lr_schedule="constant"
         )
     )
     assert [flat.lr_factor(s) for s in (0, 1, 9)] == [0.5, 1, 1]
@@ -618,10 +610,7 @@ def test_cuts_of_reward_models_are_in_the_metrics(tmp_path):
 
     def run(folder, until=None):
         cfg = config(
-            folder,
-            train__total_episodes=32,
-            evaluation__every_steps=1,
-            train__save_every_steps=2,
+            folder, train__total_episodes=32, evaluation__every_steps=1, train__save_every_steps=2
         )
         reward = CombinedReward(
             {"cat": Counting(), "end": AtEnd(Counting()), "other": CountWord("dog")}

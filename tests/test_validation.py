@@ -16,18 +16,9 @@ from fgrlhf.text_types import Prompt
 from tasks.experiments import probe
 from tasks.qa_feedback.data import collect_feedback, mini_model, mini_world
 from tasks.qa_feedback.data.language import TOY
-from tasks.qa_feedback.data.mini_world import (
-    demonstration,
-    make_item,
-    make_row,
-)
+from tasks.qa_feedback.data.mini_world import demonstration, make_item, make_row
 from tasks.qa_feedback.data.oracle import judge
-from tasks.qa_feedback.feedback import (
-    FeedbackRow,
-    load_examples,
-    read_feedback,
-    read_samples,
-)
+from tasks.qa_feedback.feedback import FeedbackRow, load_examples, read_feedback, read_samples
 from tasks.qa_feedback.reward_modeling.create_rm_files import RMFileSettings, create_rm_files
 from tasks.qa_feedback.training import corrected_examples as corrected_program
 from tasks.qa_feedback.training.comparisons import make_comparisons, prompts_of

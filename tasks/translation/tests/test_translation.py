@@ -144,11 +144,7 @@ def marks_of(translation: str):
             [],
         ),
         ("dane , miron vekon silva ve lito ramen .", [], [("small", MAJOR)]),
-        (
-            "dane , miron vekon silva ve lito pelo pelo ramen .",
-            [("pelo", "addition", MAJOR)],
-            [],
-        ),
+        ("dane , miron vekon silva ve lito pelo pelo ramen .", [("pelo", "addition", MAJOR)], []),
         (  # the verb in the middle, as in English; a right word in the wrong place is no omission
             "dane , miron vekon ramen silva ve lito pelo .",
             [("ramen", "order", MINOR)],
@@ -159,11 +155,7 @@ def marks_of(translation: str):
             [("!", "punctuation", PUNCTUATION)],
             [(",", PUNCTUATION)],
         ),
-        (
-            "miron vekon silva ve lito pelo dane ramen , .",
-            [(",", "addition", PUNCTUATION)],
-            [],
-        ),
+        ("miron vekon silva ve lito pelo dane ramen , .", [(",", "addition", PUNCTUATION)], []),
         ("dane , xyz vekon silva ve lito pelo ramen .", [("xyz", "mistranslation", MAJOR)], []),
         (  # foxes are in the source, but not twice
             "dane , miron vekon silva ve miro pelo ramen .",
@@ -290,11 +282,7 @@ def tags_after_marks(example) -> list[str]:
 
 
 def test_words_get_the_worst_severity_of_their_marks():
-    marks = [
-        error(0, 4, "x", MINOR),
-        error(2, 9, "y", MAJOR),
-        error(13, 14, "z", PUNCTUATION),
-    ]
+    marks = [error(0, 4, "x", MINOR), error(2, 9, "y", MAJOR), error(13, 14, "z", PUNCTUATION)]
     assert severity_tags("aaaa bbbb cc d.", marks, False) == [MAJOR, MAJOR, "O", PUNCTUATION]
 
 
