@@ -6,10 +6,12 @@ import os
 import pytest
 
 from fgrlhf.base.errors import UserError
+from fgrlhf.cli.data_exchange import ExportSettings, export_file
 from fgrlhf.data.read import SQLITE_HEADER
 from interface_html.command import PROGRAMS
 from interface_html.command import main as feedback
 from interface_html.outputs import OutputSettings
+from tasks.translation.reward_modeling.evaluate_spans import EvaluateSpansSettings, evaluate
 
 CONTENT = b'[{"prompt": "Say hello."}]'
 # program, its further settings; `X` is the file that is also the output
@@ -78,6 +80,16 @@ def test_a_file_beside_the_output_is_not_an_input(command, suffix, tmp_path):
     (tmp_path / f"out.json{suffix}").write_bytes(CONTENT)
     message = refused(command, out + suffix, out)
     assert f"out.json{suffix} is the input, but may be written beside" in message
+
+
+def test_a_labelling_configuration_and_judged_translations_are_not_replaced(tmp_path):
+    study, rows = str(tmp_path / "study.json"), str(tmp_path / "rows.json")
+    (tmp_path / "study.json").write_bytes(CONTENT)
+    with pytest.raises(UserError, match=r"study\.json is the input"):
+        export_file(rows, study, ExportSettings(to="label_studio", project=study))
+    with pytest.raises(UserError, match=r"study\.json is the input"):
+        evaluate(EvaluateSpansSettings(ckpt="rm", source=study, output=study))
+    assert (tmp_path / "study.json").read_bytes() == CONTENT
 
 
 def test_another_database_is_not_replaced(tmp_path):

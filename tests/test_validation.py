@@ -249,9 +249,7 @@ def test_corrected_examples_name_their_own_setting(tmp_path, monkeypatch):
             f"out={tmp_path}/./f.json",
         ],
     )
-    with pytest.raises(
-        UserError, match="f.json is read by this program, so it cannot be its output too"
-    ):
+    with pytest.raises(UserError, match="f.json is the input, so it cannot be the output too"):
         corrected_program.main()
 
 

@@ -174,6 +174,8 @@ def export_file(source: str, out: str, settings: ExportSettings) -> None:
     for file in (out, settings.dev):
         if file is not None:
             check_input_and_output(source, file)
+            if settings.project is not None:
+                check_not_input(settings.project, file)
     if settings.dev is not None:
         check_not_input(out, settings.dev)
     counts: Counter[str] = Counter()

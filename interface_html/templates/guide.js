@@ -1,5 +1,5 @@
 // The guideline on each page: its texts, worked examples of kinds and judgements, and answers to what annotators ask. Open
-// until it was read once. On pages without marks, what is not about the judgement itself is folded: the outputs come first.
+// until it was read once. Where it stands above the outputs, what is not about the judgement itself is folded.
 "use strict";
 window.FG = window.FG || {};
 (function (FG) {
@@ -54,6 +54,17 @@ window.FG = window.FG || {};
       ? [FG.el("details", { id: "guide-more" }, FG.el("summary", {}, t("Kinds, examples and hints")), nodes)]
       : [];
 
+  // On the annotation page, the guideline has room beside the text in a wide window (page.css); in a narrow one it stands
+  // above the text, as on the other pages, and not between the marks and the correction.
+  const wide = matchMedia("(min-width: 80rem)");
+  function place() {
+    if (!$("marked")) return;
+    if (wide.matches) $("marked").append($("guide"));
+    else $("judge").before($("guide"));
+    if ($("guide-more")) $("guide-more").open = wide.matches;
+  }
+  wide.onchange = place;
+
   function setOpen(isOpen) {
     $("guide-body").hidden = !isOpen;
     $("guide-button").setAttribute("aria-expanded", String(isOpen));
@@ -80,7 +91,7 @@ window.FG = window.FG || {};
     ].filter(Boolean);
     const parts = [
       ...(own || schema.guideline).map((text) => FG.el("p", {}, FG.own(text))),
-      ...(store.page === "annotation" ? more : folded(more)),
+      ...folded(more),
       FG.el(
         "button",
         {
@@ -96,6 +107,7 @@ window.FG = window.FG || {};
       ),
     ];
     $("guide-body").replaceChildren(...parts);
+    place();
     $("guide-button").onclick = () => {
       if ($("guide-body").hidden) setOpen(true);
       else close();

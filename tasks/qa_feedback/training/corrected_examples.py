@@ -8,11 +8,11 @@ from pathlib import Path
 
 from pydantic import Field
 
-from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_json
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import FilePath, StrictModel
+from fgrlhf.data.read import check_not_input
 from tasks.qa_feedback.feedback import load_examples, read_feedback
 from tasks.qa_feedback.training.comparisons import corrected_examples
 
@@ -25,12 +25,8 @@ class CorrectedExamplesSettings(StrictModel):
 
 def main() -> None:
     settings = settings_from(CorrectedExamplesSettings)
-    inputs = (Path(settings.feedback).resolve(), Path(settings.questions).resolve())
-    if Path(settings.out).resolve() in inputs:
-        raise UserError(
-            f"{settings.out} is read by this program, so it cannot be its output too: set another"
-            " out=..."
-        )
+    for source in (settings.feedback, settings.questions):
+        check_not_input(source, settings.out)
     rows = corrected_examples(
         read_feedback(settings.feedback), load_examples(settings.questions), settings.feedback
     )

@@ -25,6 +25,7 @@ from fgrlhf.base.files import write_json
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import FilePath, StrictModel
+from fgrlhf.data.read import check_not_input
 from fgrlhf.data.agreement.matching import any_type, mpp_credits, same_type
 from fgrlhf.data.judgements import SPAN_ASPECT, Judgement
 from fgrlhf.reward_models.loading import load_segment_classifier
@@ -177,8 +178,10 @@ def evaluate(settings: EvaluateSpansSettings) -> dict[str, dict[str, float]]:
     """Results of the model and of the baselines; also written to `output` and printed.
 
     Raises:
-      UserError: the model judges other segments than words, or the file is malformed.
+      UserError: the model judges other segments than words, or the file is malformed or would be
+        replaced by the results.
     """
+    check_not_input(settings.source, settings.output)
     scorer = load_segment_classifier(settings.ckpt, source_words)
     if scorer.spec.level != LEVEL:
         raise UserError(
