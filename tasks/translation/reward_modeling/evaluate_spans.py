@@ -25,9 +25,9 @@ from fgrlhf.base.files import write_json
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import FilePath, StrictModel
-from fgrlhf.data.read import check_not_input
 from fgrlhf.data.agreement.matching import any_type, mpp_credits, same_type
 from fgrlhf.data.judgements import SPAN_ASPECT, Judgement
+from fgrlhf.data.read import check_not_input
 from fgrlhf.reward_models.loading import load_segment_classifier
 from fgrlhf.reward_models.scoring import SegmentScorer
 from fgrlhf.reward_utils import load_segmenter
