@@ -43,6 +43,10 @@ def test_the_text_of_html():
     text, starts, ends = text_of_html("a&#33;<br>&lt b")
     assert text == "a!< b"
     assert list(zip(starts, ends, strict=True)) == [(0, 1), (1, 6), (10, 13), (13, 14), (14, 15)]
+    # a browser reads every line end as one line feed
+    text, starts, ends = text_of_html("a<br/>b\r\nc", breaks=True)
+    assert text == "a\nb\nc"
+    assert list(zip(starts, ends, strict=True)) == [(0, 1), (1, 6), (6, 7), (7, 9), (9, 10)]
 
 
 def test_label_studio_takes_its_own_annotators_back(tmp_path):

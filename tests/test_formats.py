@@ -254,10 +254,38 @@ def test_columns_that_name_nothing(tmp_path, columns, message):
         ({"prompt": "a", "response": "b", "references": ["c"]}, "b", ("c",)),
         ({"prompt": [ASK], "completion": [ANSWER]}, "b", ("b",)),
         ({"messages": [ASK, ANSWER]}, "b", ("b",)),
+        (
+            {"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]},
+            "b",
+            ("b",),
+        ),
     ],
 )
 def test_demonstrations(row, response, references):
     assert parse(DEMONSTRATIONS, row) == Demonstration(Prompt("7", "a", references), response)
+
+
+SAID = {"system": "system", "user": "human", "assistant": "gpt"}
+
+
+def sharegpt(*messages):
+    return [{"from": SAID[message["role"]], "value": message["content"]} for message in messages]
+
+
+def test_messages_of_sharegpt_are_those_of_other_rows():
+    system = {"role": "system", "content": "Be brief."}
+    talk = [system, *TALK]
+    expected = parse(DEMONSTRATIONS, {"messages": [*talk, {**GOOD, "weight": 1}]})
+    assert parse(DEMONSTRATIONS, {"conversations": sharegpt(*talk, GOOD)}) == expected
+    beside = {"conversations": sharegpt(*TALK, GOOD), "system": "Be brief."}
+    assert parse(DEMONSTRATIONS, beside) == expected
+    beside["conversations"][1]["weight"] = 0
+    assert parse(DEMONSTRATIONS, beside).untrained == (2,)
+    pair = {"chosen": sharegpt(GOOD)[0], "rejected": sharegpt(BAD)[0]}
+    comparison = parse(COMPARISONS, {"conversations": sharegpt(*talk), **pair})
+    assert comparison == parse(COMPARISONS, {"prompt": talk, "chosen": [GOOD], "rejected": [BAD]})
+    # `system` means something else beside messages of other rows
+    assert parse(DEMONSTRATIONS, {"messages": [ASK, ANSWER], "system": "A"}).prompt.text == "a"
 
 
 def test_the_last_message_of_a_conversation_is_imitated():
@@ -622,6 +650,21 @@ PAIR = {"chosen": [USER, GOOD], "rejected": [USER, BAD]}
             "`prompt[2].tool_calls`: is no part of `content`, so it would be lost: write it there",
         ),
         (DEMONSTRATIONS, {"messages": [GOOD]}, "`messages`: has no message before the answer"),
+        (
+            DEMONSTRATIONS,
+            {"conversations": [{"from": "observation", "value": "3"}, *sharegpt(GOOD)]},
+            "`conversations[0].from`: is 'observation', which is neither the user's nor the model's",
+        ),
+        (
+            DEMONSTRATIONS,
+            {"conversations": sharegpt({"role": "system", "content": "a"}, GOOD), "system": "b"},
+            "`system`: is given, and `conversations` begins with such a message: keep one",
+        ),
+        (
+            COMPARISONS,
+            {"conversations": sharegpt(GOOD), "chosen": GOOD, "rejected": BAD},
+            "`conversations[0].role`: is the assistant, which would have to answer itself",
+        ),
         (COMPARISONS, {**PAIR, "rejected": [*TALK, BAD]}, "`rejected`: begins with other messages"),
         (COMPARISONS, {**PAIR, "chosen": [USER]}, "`chosen[0].role`: the last message must be"),
         (COMPARISONS, {"chosen": [GOOD], "rejected": [BAD]}, "`prompt`: missing"),
@@ -979,12 +1022,19 @@ def test_the_key_of_marked_texts_and_the_way_to_count_are_proposed():
     ]
     right = Offsets(unit="words", end="inclusive")
     assert quote_notes(rows, columns | {"spans.quote": "term"}, right) == []
+    # one emoji before the mark: UTF-16 is likelier than offsets from 1
+    judged = {"aspect": "a", "label": "b", "start": 5, "end": 8, "quote": "bad"}
+    (note,) = quote_notes(
+        [{"response": "A 🙂 bad", "judgements": [judged]}], {}, Offsets(), "judgements"
+    )
+    assert "give offsets.unit=utf16 offsets.base=0 offsets.end=exclusive" in note
 
 
 @pytest.mark.parametrize(
     "name, value, scores",
     [
         ("first_error", 1, [1, 0, 0]),
+        ("first_error", 1.0, [1, 0, 0]),
         ("first_error", None, [1, 1, 1]),
         ("first_error", -1, [1, 1, 1]),
         ("first_error", 0, [0, 0, 0]),

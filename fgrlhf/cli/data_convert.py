@@ -12,7 +12,7 @@ from fgrlhf.configs.strict import refuse
 from fgrlhf.data import span_rows
 from fgrlhf.data.comparisons import Comparison, join_pairs
 from fgrlhf.data.exporters import Rows, trl_preference_rows
-from fgrlhf.data.format import Format
+from fgrlhf.data.format import CONVERSATIONS, Format
 from fgrlhf.data.formats import FORMATS, SPANS
 from fgrlhf.data.judgements import JUDGEMENTS, Losses
 from fgrlhf.data.read import check_input_and_output, check_not_input, read_rows, write_rows
@@ -126,6 +126,9 @@ def convert(source: str, out: str, settings: ConvertSettings) -> None:
     print_counts(counts)
     for what, count in losses.most_common():
         print(f"  lost, {what}: {count:,}")
+    if settings.task is None:
+        for line in settings.notes(source):
+            print(f"  {line}")
 
 
 def preference_rows(
@@ -157,14 +160,14 @@ def preference_rows(
 
 
 def _has_conversations(source: str, columns: Columns, limit: int | None) -> bool:
-    """Whether a row of comparisons has a prompt or a response that is a list of messages."""
+    """Whether a row of comparisons has a prompt or a response that is made of messages."""
     for values in read_rows(source)[:limit]:
         row = Row(values, columns)
-        texts = [row.get(name) for name in ("prompt", "chosen", "rejected")]
+        texts = [row.get(name) for name in ("prompt", CONVERSATIONS, "chosen", "rejected")]
         responses = row.get("responses")
         if isinstance(responses, list):
             texts += responses
-        if any(isinstance(text, list) for text in texts):
+        if any(isinstance(text, list | Mapping) for text in texts):
             return True
     return False
 

@@ -6,7 +6,7 @@
 docs/data_formats.md describes the published forms that are read too.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import AfterValidator
@@ -28,6 +28,7 @@ from fgrlhf.data.comparisons import (
     pairs_of_scores,
 )
 from fgrlhf.data.format import (
+    CONVERSATIONS,
     Format,
     counted_span,
     prompt_of,
@@ -194,10 +195,10 @@ def _chosen_and_rejected(row: Row) -> tuple[PromptText, str, str]:
     """Prompt, better and worse response of a pair, in one of the forms that are common on the hub.
 
     The pair has texts with a prompt, whole dialogs without one, or conversations, which may begin
-    with the messages of the prompt.
+    with the messages of the prompt. Rows of ShareGPT have the prompt under `conversations`.
     """
-    chosen = row.get("chosen")
-    rejected = row.get("rejected")
+    chosen = _as_messages(row.get("chosen"))
+    rejected = _as_messages(row.get("rejected"))
     if isinstance(chosen, list) or isinstance(rejected, list):
         chosen_key = row.key("chosen")
         rejected_key = row.key("rejected")
@@ -211,12 +212,17 @@ def _chosen_and_rejected(row: Row) -> tuple[PromptText, str, str]:
         if better_start:
             row.get("prompt")  # a copy of the prompt: mark it as read, so it is not in `meta`
             return conversation_prompt(chosen_key, better_start), better, worse
-        return prompt_text(row, "prompt"), better, worse
+        return prompt_text(row, "prompt", CONVERSATIONS), better, worse
     better = row.text("chosen", may_be_blank=True)
     worse = row.text("rejected", may_be_blank=True)
     if row.has("prompt"):
         return prompt_text(row, "prompt"), better, worse
     return split_dialogs(better, worse)
+
+
+def _as_messages(value: Any) -> Any:
+    """A single message, as ShareGPT rows have it, as a conversation."""
+    return [value] if isinstance(value, Mapping) else value
 
 
 def _marked(row: Row, texts: Sequence[str]) -> list[tuple[tuple[int, int], ...]]:
@@ -272,6 +278,7 @@ COMPARISONS = Format(
     (
         "id",
         "prompt",
+        CONVERSATIONS,
         "responses",
         "preferences",
         "ranking",

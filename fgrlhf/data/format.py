@@ -34,11 +34,12 @@ from fgrlhf.data.rows import Columns, Row, check_columns, look_up
 from fgrlhf.data.shapes import PromptText, conversation_prompt, messages_of, split_answer
 from fgrlhf.metrics.clusters import CLUSTER
 from fgrlhf.models.dialogs import messages_in
-from fgrlhf.text_types import ASSISTANT, Prompt
+from fgrlhf.text_types import ASSISTANT, SYSTEM, Message, Prompt
 
 Item = TypeVar("Item")
 Part = TypeVar("Part", bound=Record)
 RESPONSE, SOURCE = "response", "source"
+CONVERSATIONS = "conversations"  # ShareGPT's key of the messages of one conversation
 SIDES = (RESPONSE, SOURCE)
 
 
@@ -159,15 +160,30 @@ def prompt_text(row: Row, *names: str) -> PromptText:
     value = row.get(name)
     if isinstance(value, list):
         key = row.key(name)
-        messages = messages_of(key, value)
+        messages = turns_of(row, name)
         if messages[-1][0] == ASSISTANT:
             raise RowError(
-                f"{key}[{len(messages) - 1}].role",
+                f"{key}[{len(value) - 1}].role",
                 "is the assistant, which would have to answer itself: a prompt ends with the user's"
                 " message",
             )
         return conversation_prompt(key, messages)
     return PromptText.of(row.text(name))
+
+
+def turns_of(row: Row, name: str) -> list[Message]:
+    """The messages under a name. ShareGPT's follow the row's text under `system`, if it has one."""
+    key = row.key(name)
+    values = row.get(name)
+    messages = messages_of(key, values)
+    if not any(name == CONVERSATIONS or "from" in value for value in values):
+        return messages
+    system = row.get(SYSTEM)
+    if not isinstance(system, str) or not system.strip():
+        return messages
+    if messages[0][0] == SYSTEM:
+        raise RowError(SYSTEM, f"is given, and `{key}` begins with such a message: keep one")
+    return [(SYSTEM, system), *messages]
 
 
 def references_of(row: Row, *names: str) -> tuple[str, ...]:

@@ -38,6 +38,7 @@ from fgrlhf.base.records import (
 )
 from fgrlhf.data.comparison_rows import COMPARISONS
 from fgrlhf.data.format import (
+    CONVERSATIONS,
     SOURCE,
     Format,
     SpanRow,
@@ -48,6 +49,7 @@ from fgrlhf.data.format import (
     read_inside,
     references_of,
     response_text,
+    turns_of,
 )
 from fgrlhf.data.judgements import (
     JUDGEMENTS,
@@ -102,14 +104,16 @@ def _parse_demonstration(row: Row, number: int) -> Demonstration:
     references = references_of(row, "references", "answer")
     _refuse_rejected(row)
     untrained: list[int] = []
-    form = row.first_given("response", "completion", "messages")
+    form = row.first_given("response", "completion", "messages", CONVERSATIONS)
     if form in ("response", "completion"):
         text = prompt_text(row, "prompt", "text")
         response = response_text(row, "response", "completion")
-    elif form == "messages":
-        key = row.key("messages")
-        messages, response = split_answer(key, messages_of(key, row.get("messages")))
-        untrained = _untrained(row.get("messages"))
+    elif form in ("messages", CONVERSATIONS):
+        key = row.key(form)
+        spoken = row.get(form)
+        turns = turns_of(row, form)
+        messages, response = split_answer(key, turns)
+        untrained = _untrained(spoken, len(turns) - len(spoken))
         if len(messages) in untrained:
             raise _untrained_answer(f"{key}[{len(messages)}].weight")
         text = conversation_prompt(key, messages)
@@ -139,9 +143,13 @@ def _refuse_rejected(row: Row) -> None:
         )
 
 
-def _untrained(messages: Sequence[Mapping[str, Any]]) -> list[int]:
-    """The places of messages with `weight` 0, which OpenAI's fine-tuning does not train on."""
-    return [place for place, message in enumerate(messages) if message.get("weight") == 0]
+def _untrained(messages: Sequence[Mapping[str, Any]], before: int) -> list[int]:
+    """The places of messages with `weight` 0, which OpenAI's fine-tuning does not train on.
+
+    Args:
+      before: number of messages before the first one.
+    """
+    return [place for place, message in enumerate(messages, before) if message.get("weight") == 0]
 
 
 def _untrained_answer(key: str) -> LeftOutError:
@@ -405,6 +413,8 @@ def _first_error(row: Row, n_steps: int) -> int | None:
         value = row.get(name)
         if value is None or value == -1:
             return n_steps
+        if isinstance(value, float) and value.is_integer():  # a column with nulls has such numbers
+            value = int(value)
         bound = f"there are {n_steps} steps, counted from {base}"
         first = check_place(row.key(name), value, n_steps + base, bound) - base
         if first < 0:
@@ -440,7 +450,17 @@ PROMPTS = Format(
 )
 DEMONSTRATIONS = Format(
     "demonstrations",
-    ("id", "prompt", "text", "response", "completion", "messages", "references", "answer"),
+    (
+        "id",
+        "prompt",
+        "text",
+        "response",
+        "completion",
+        "messages",
+        CONVERSATIONS,
+        "references",
+        "answer",
+    ),
     _parse_demonstration,
     _demonstration_row,
 )

@@ -46,7 +46,8 @@ class Offsets(StrictModel):
         return f"offsets.unit={self.unit} offsets.base={self.base} offsets.end={self.end}"
 
 
-WAYS = [Offsets(unit=u, base=b, end=e) for u, b, e in product(UNITS, BASES, ENDS)]  # pyright: ignore[reportArgumentType]
+# of ways that fit equally, the first is proposed: another unit is likelier than another base
+WAYS = [Offsets(unit=u, base=b, end=e) for b, e, u in product(BASES, ENDS, UNITS)]  # pyright: ignore[reportArgumentType]
 
 
 def quote_notes(

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from pydantic import model_validator
 
+from fgrlhf.base.errors import shorten
 from fgrlhf.base.records import (
     AnyText,
     Number,
@@ -24,7 +25,7 @@ from fgrlhf.base.records import (
     read,
 )
 from fgrlhf.models.dialogs import NEXT_TURN, dialog_text, messages_in
-from fgrlhf.text_types import ASSISTANT, USER, Message
+from fgrlhf.text_types import ASSISTANT, SYSTEM, USER, Message
 
 STEP_MARK = "ки"  # after each step of a Math-Shepherd row
 FIRST_STEPS = ("Step 1:", "step 1:")  # beginnings of the first step
@@ -36,6 +37,12 @@ _CALLS = "write it there as the model does, or leave out the row"
 NOT_IN_CONTENT = {
     **dict.fromkeys(["reasoning_content", "reasoning", "thinking"], _THOUGHTS),
     **dict.fromkeys(["tool_calls", "function_call"], _CALLS),
+}
+# ShareGPT's names of who speaks, under `from`; the text of a message is under `value`
+SPEAKERS = {
+    "system": SYSTEM,
+    **dict.fromkeys(["human", "user"], USER),
+    **dict.fromkeys(["gpt", "assistant", "chatgpt", "bing", "bard"], ASSISTANT),
 }
 AFTER_MARKS = "texts after the last mark of a solution, not read"  # in counts of what is lost
 
@@ -62,6 +69,23 @@ class _Message(Record):
 
     @model_validator(mode="before")
     @classmethod
+    def _with_role(cls, message: Any) -> Any:
+        """A message of ShareGPT, `{from, value}`, with the keys of the others."""
+        if not isinstance(message, Mapping) or "from" not in message or "role" in message:
+            return message
+        speaker = message["from"]
+        if not isinstance(speaker, str) or speaker not in SPEAKERS:
+            raise RowError(
+                "from",
+                f"is {shorten(repr(speaker), 40)}, which is neither the user's nor the model's text"
+                f" (known: {', '.join(SPEAKERS)}). Write calls of tools and their results into the"
+                " messages as the model reads them, or leave out the row",
+            )
+        text = check_text("value", message.get("value"), may_be_blank=True)
+        return {**message, "role": SPEAKERS[speaker], "content": text}
+
+    @model_validator(mode="before")
+    @classmethod
     def _is_all_in_its_content(cls, message: Any) -> Any:
         for name, way_out in NOT_IN_CONTENT.items():
             if isinstance(message, Mapping) and message.get(name):
@@ -70,7 +94,7 @@ class _Message(Record):
 
 
 def messages_of(key: str, value: Any) -> list[Message]:
-    """A conversation `[{role, content}, ...]` as (role, text) pairs.
+    """A conversation `[{role, content}, ...]` or `[{from, value}, ...]` as (role, text) pairs.
 
     Raises:
       RowError: it is not a conversation, or it is empty.

@@ -64,7 +64,7 @@ def nested(row: Row) -> Row:
 
 
 def _of_flattened(row: Row) -> Row:
-    """Texts under `response`, `text`, `prompt` and `source` are the fields, else the only text."""
+    """Texts and chats under `response`, `text`, `prompt` and `source` are the fields, else all."""
     fields: dict[str, Any] = {}
     metadata: dict[str, Any] = {}
     responses: dict[str, list[dict[str, Any]]] = {}
@@ -82,11 +82,20 @@ def _of_flattened(row: Row) -> Row:
         elif value is not None and not key.endswith(FLAT_ENDS) and key not in OWN_KEYS:
             metadata[key] = value
     if not any(key in fields for key in FIELDS[:2]):
-        texts = [key for key, value in metadata.items() if isinstance(value, str)]
+        texts = [
+            key for key, value in metadata.items() if isinstance(value, str) or _is_chat(value)
+        ]
         fields |= {key: metadata.pop(key) for key in texts}
     own = {key: row.get(key) for key in ("id", "status")}
     records = {"fields": fields, "metadata": metadata}
     return {**own, **records, "responses": responses, "suggestions": suggestions}
+
+
+def _is_chat(value: Any) -> bool:
+    """Whether a value is a list of messages."""
+    if not isinstance(value, list) or not value:
+        return False
+    return all(isinstance(message, Mapping) and "role" in message for message in value)
 
 
 def _flat_answers(row: Row, key: str) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ A page can show a text as it is, a document in HTML (HyperText of Label Studio) 
 dialog (Paragraphs). Its offsets count what it shows, and spans are those of the text in the data.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -107,8 +108,11 @@ class ShownText:
     def _in_html(
         self, number: int, key: str, value: Mapping[str, Any], quote: str | None, report: Report
     ) -> Span | None:
-        """A span of HyperText: code points of the text without tags, and the marked text."""
-        shown, starts, ends = text_of_html(self.text)
+        """A span of HyperText: code points of the text without tags, and the marked text.
+
+        A tag `<br>` counts as one (`findGlobalOffset` in the editor's source).
+        """
+        shown, starts, ends = text_of_html(self.text, breaks=True)
         start = end = None
         if value.get("globalOffsets") is not None:
             places = check_object(f"{key}.value.globalOffsets", value["globalOffsets"])
@@ -129,12 +133,17 @@ def _is_same(quote: str, marked: str) -> bool:
     return in_quote == "".join(marked.split())
 
 
+# what is one character for a browser, which reads every line end as a line feed
+_CHARACTER = re.compile(r"\r\n?|.", re.DOTALL)
+
+
 class _TextOfHtml(HTMLParser):
     """Collects the text between tags, with the place of each character in the source."""
 
-    def __init__(self, source: str):
+    def __init__(self, source: str, breaks: bool):
         super().__init__(convert_charrefs=False)
         self.source = source
+        self.breaks = breaks
         self.lines = [0]  # where each line begins
         for place, character in enumerate(source):
             if character == "\n":
@@ -149,9 +158,17 @@ class _TextOfHtml(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         place = self._place()
-        self.pieces.append(data)
-        self.starts += range(place, place + len(data))
-        self.ends += range(place + 1, place + len(data) + 1)
+        for match in _CHARACTER.finditer(data):
+            self.pieces.append("\n" if match[0][0] == "\r" else match[0])
+            self.starts.append(place + match.start())
+            self.ends.append(place + match.end())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "br" and self.breaks:
+            place = self._place()
+            self.pieces.append("\n")
+            self.starts.append(place)
+            self.ends.append(place + len(self.get_starttag_text() or ""))
 
     def _reference(self, reference: str) -> None:
         place = self._place()
@@ -170,13 +187,16 @@ class _TextOfHtml(HTMLParser):
 
 
 @lru_cache(maxsize=16)
-def text_of_html(source: str) -> tuple[str, Sequence[int], Sequence[int]]:
+def text_of_html(source: str, breaks: bool = False) -> tuple[str, Sequence[int], Sequence[int]]:
     """The text of a document in HTML without its tags, with references such as `&amp;` resolved.
+
+    Args:
+      breaks: whether each tag `<br>` is a line feed of the text.
 
     Returns:
       The text, and for each character the code points [start, end) of `source` that it came from.
     """
-    parser = _TextOfHtml(source)
+    parser = _TextOfHtml(source, breaks)
     parser.feed(source)
     parser.close()
     return "".join(parser.pieces), parser.starts, parser.ends

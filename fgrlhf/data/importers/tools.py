@@ -29,6 +29,7 @@ from fgrlhf.data.judgements import NO_ERROR, RESPONSE, SOURCE, JudgedResponse, J
 from fgrlhf.data.label_studio_project import RESPONSE_KEYS as TEXT_KEYS
 from fgrlhf.data.label_studio_project import read_project
 from fgrlhf.data.locate import UTF16
+from fgrlhf.data.shapes import messages_of, split_answer
 
 COMMENT = "comment"  # the label of a free text about a whole response
 
@@ -185,12 +186,14 @@ def _annotation_judgements(
             yield Judgement(UNMARKED, NO_ERROR, annotator=annotator)
             continue
         results = _results(f"{name}.result", annotation, report)
-        for judgement in _regions(number, f"{name}.result", results, texts, report):
+        judgements = list(_regions(number, f"{name}.result", results, texts, report))
+        for judgement in judgements:
             yield replace(judgement, annotator=annotator)
+        is_clean = any(judgement.label == NO_ERROR for judgement in judgements)
         controls = [result.get("from_name") for result in results if isinstance(result, Mapping)]
         if aspect is not None and aspect not in controls and results:
             yield Judgement(UNMARKED, NO_ERROR, annotator=annotator)
-        if aspect is None and results and not any(map(_is_mark, results)):
+        if aspect is None and results and not is_clean and not any(map(_is_mark, results)):
             report.notes[OTHER_RESULTS] += 1
 
 
@@ -410,7 +413,7 @@ def argilla(path: str | Path, report: Report) -> list[JudgedResponse]:
     Documented in docs.argilla.io/latest/how_to_guides/import_export. For each of the project's
     queries, `responses` has `[{value, user_id}, ...]` and `suggestions` has `{value, agent}`. The
     aspect is the name of the query. The judged text is the field `response` or `text`, or the only
-    field.
+    field. Of a chat, that is the last message, and the others are the prompt.
 
     Records of Argilla 1, also those of data sets on the hub, are read in the same way; the forms
     are in fgrlhf/data/importers/argilla_forms.py.
@@ -443,7 +446,15 @@ def _argilla_record(number: int, row: Mapping[str, Any], report: Report) -> Judg
     row = nested(row)
     fields = check_object("fields", row.get("fields"))
     response_key = _argilla_text_key(fields)
-    response = check_text(f"fields.{response_key}", fields[response_key], may_be_blank=True)
+    value = fields[response_key]
+    if isinstance(value, list):  # a chat: its last message is judged, as the answer to the others
+        key = f"fields.{response_key}"
+        if fields.get("prompt"):
+            raise RowError(key, "is a chat, and there is a prompt too: put it into the chat")
+        beginning, value = split_answer(key, messages_of(key, value))
+        shown = [{"role": role, "content": text} for role, text in beginning]
+        fields = {**fields, "prompt": shown}
+    response = check_text(f"fields.{response_key}", value, may_be_blank=True)
     if not report.has_response(number, f"fields.{response_key}", response):
         return None
     source = None
