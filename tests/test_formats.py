@@ -653,7 +653,7 @@ PAIR = {"chosen": [USER, GOOD], "rejected": [USER, BAD]}
         (
             DEMONSTRATIONS,
             {"conversations": [{"from": "observation", "value": "3"}, *sharegpt(GOOD)]},
-            "`conversations[0].from`: is 'observation', which is neither the user's nor the model's",
+            "`conversations[0].from`: is 'observation', which is neither the user's nor the",
         ),
         (
             DEMONSTRATIONS,
