@@ -69,7 +69,6 @@ from fgrlhf.data.shapes import (
     PromptText,
     chosen_completion,
     conversation_prompt,
-    messages_of,
     split_answer,
     split_marked_steps,
     text_after_marks,
