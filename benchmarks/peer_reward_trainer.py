@@ -8,11 +8,11 @@ of their scores.
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, cast
 
 import torch
 from datasets import Dataset
@@ -74,32 +74,41 @@ class Work(Start):
     examples: Sequence[Example]
 
 
-# ---- the work, which reward_training.py shares ---------------------------------------------------
+# ---- the work ------------------------------------------------------------------------------------
 
 
-def pair_rows(
-    n: int, prompt: Callable[[], str], answer: Callable[[], str], draw: random.Random
-) -> list[dict[str, Any]]:
+def pair_rows(size: Size) -> list[dict[str, Any]]:
     """Rows of a pair file with every pair decided by random merits of the four answers."""
+    draw = random.Random(derive_seed("peers", "rows"))
+    words = Words(size, draw)
     rows = []
-    for _ in range(n):
-        row: dict[str, Any] = {"prompt": prompt(), "responses": [answer() for _ in range(ANSWERS)]}
+    for _ in range(size.prompts * size.steps):
+        row: dict[str, Any] = {"prompt": words.text(draw.randint(*size.prompt_words))}
+        lengths = [draw.randint(*size.answer_words) for _ in range(ANSWERS)]
+        row["responses"] = [words.text(length) for length in lengths]
         merit = draw.sample(range(ANSWERS), ANSWERS)
         row["preferences"] = [[i, j] if merit[i] > merit[j] else [j, i] for i, j in PAIRS]
         rows.append(row)
     return rows
 
 
-def pair_config(
-    folder: Path, rows: list[dict[str, Any]], model: dict[str, Any], train: dict[str, Any]
-) -> PreferenceRMConfig:
-    """The config of run_pref_rm.py on these rows. The checkpoint is in the folder."""
+def pair_config(folder: Path, size: Size) -> PreferenceRMConfig:
+    """The config of run_pref_rm.py on `pair_rows`. The checkpoint is in the folder."""
     file = folder / "pairs.json"
-    write_json(file, rows)
+    write_json(file, pair_rows(size))
     tree = {
-        "model": {"ckpt": str(folder / "start"), **model},
+        "model": {
+            "ckpt": str(folder / "start"),
+            "shape": "causal",
+            "max_input_len": size.max_length,
+        },
         "data": {"train_file": str(file), "dev_file": str(file)},
-        "train": {"lr": LR, **train},
+        "train": {
+            "lr": LR,
+            "max_steps": size.steps,
+            "batch_size": size.prompts,
+            "warmup_steps": 1,
+        },
         "logging": {"save_dir": str(folder / "ours")},
     }
     return validate(PreferenceRMConfig, tree, "the benchmark's settings")
@@ -121,12 +130,6 @@ def load(config: PreferenceRMConfig) -> tuple[Any, RMInputs]:
     return network, inputs_of(network, tokenizer, spec)
 
 
-def read_examples(config: PreferenceRMConfig, inputs: RMInputs) -> list[Example]:
-    """The rows of the config's file, as the network reads them."""
-    rows = read_pair_rows(config.data.train_file)
-    return encode(inputs, rows, text_prefix, config.data.with_context)
-
-
 class OurTrainer(PairTrainer):
     """The trainer of run_pref_rm.py without dev rows, with the prompts in the order of the file."""
 
@@ -143,39 +146,17 @@ class OurTrainer(PairTrainer):
             clock.on_step_end()
 
 
-def pair_trainer(
-    config: PreferenceRMConfig,
-    network: Any,
-    inputs: RMInputs,
-    examples: Sequence[Example],
-    accelerator: Any,
-) -> OurTrainer:
-    no_dev: Any = None
-    collator = PairCollator(inputs)
-    return OurTrainer(
-        config, network, examples, [], collator, inputs.tokenizer, no_dev, accelerator
-    )
-
-
 # ---- the two trainers ----------------------------------------------------------------------------
 
 
 def prepare(folder: Path, size: Size) -> Work:
     """Write checkpoint and pair file, and read them as run_pref_rm.py does."""
     save_gpt2(Start(folder), size)
-    draw = random.Random(derive_seed("peers", "rows"))
-    words = Words(size, draw)
-    rows = pair_rows(
-        size.prompts * size.steps,
-        lambda: words.text(draw.randint(*size.prompt_words)),
-        lambda: words.text(draw.randint(*size.answer_words)),
-        draw,
-    )
-    model = {"shape": "causal", "max_input_len": size.max_length}
-    train = {"max_steps": size.steps, "batch_size": size.prompts, "warmup_steps": 1}
-    config = pair_config(folder, rows, model, train)
+    config = pair_config(folder, size)
     _, inputs = load(config)
-    return Work(folder, size, config, inputs, read_examples(config, inputs))
+    rows = read_pair_rows(config.data.train_file)
+    examples = encode(inputs, rows, text_prefix, config.data.with_context)
+    return Work(folder, size, config, inputs, examples)
 
 
 def our_trainer(work: Work, choice: Choice) -> OurTrainer:
@@ -184,7 +165,11 @@ def our_trainer(work: Work, choice: Choice) -> OurTrainer:
     config = work.config.model_copy(update={"train": train})
     accelerator = start(config)
     network, _ = load(config)
-    return pair_trainer(config, network, work.inputs, work.examples, accelerator)
+    inputs, no_dev = work.inputs, cast(Any, None)
+    collator = PairCollator(inputs)
+    return OurTrainer(
+        config, network, work.examples, [], collator, inputs.tokenizer, no_dev, accelerator
+    )
 
 
 def trl_rows(work: Work) -> list[dict[str, Any]]:

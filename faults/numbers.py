@@ -121,14 +121,8 @@ class Numbers(Kind):
             overrides.append(f"reward.relevance_model.ckpt={folder / 'model'}")
         elif case.model:
             in_child(spoil, str(world.policy), str(folder / "model"), case.model)
-            keys = {
-                "generate": "policy",
-                "evaluate": "policy",
-                "sft": "model.ckpt",
-                "fg_rm": "model.ckpt",
-                "pref_rm": "model.ckpt",
-            }
-            overrides.append(f"{keys.get(case.stage, 'model.ckpt')}={folder / 'model'}")
+            key = "policy" if case.stage in ("generate", "evaluate") else "model.ckpt"
+            overrides.append(f"{key}={folder / 'model'}")
             if case.stage in ("ppo", "oracle"):
                 overrides.append(f"model.value_model.ckpt={folder / 'model'}")
         return world.stage(case.stage, *overrides).command

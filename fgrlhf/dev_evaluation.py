@@ -1,7 +1,6 @@
 """Evaluation on dev during a run of RL or DPO."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 from accelerate import Accelerator
@@ -64,18 +63,14 @@ def dev_evaluation(
             config.train.seed,
             temperature=config.logprob_temperature,
         )
-        with unsharded(reference):
-            rows = stop_together(
-                accelerator,
-                partial(
-                    evaluate_rows,
-                    responder,
-                    own_prompts,
-                    reward,
-                    metrics,
-                    reference,
-                    progress=accelerator.is_main_process,
-                ),
+        with unsharded(reference), stop_together(accelerator):
+            rows = evaluate_rows(
+                responder,
+                own_prompts,
+                reward,
+                metrics,
+                reference,
+                progress=accelerator.is_main_process,
             )
         rows = gather_object(rows) if accelerator.num_processes > 1 else rows
         return summarize([row.as_json() for row in rows])

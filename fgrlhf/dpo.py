@@ -127,7 +127,7 @@ class DPOTrainer(PolicyTrainer):
 
     # ---- the loop --------------------------------------------------------------------------------
 
-    def _train(self, until: int | None) -> None:
+    def train(self, until: int | None = None) -> None:
         # before a checkpoint replaces the weights of the initial policy, which is the reference
         if self.ref_logprobs is None and not self._has_ended():
             with unsharded(self.actor_critic):
@@ -149,7 +149,9 @@ class DPOTrainer(PolicyTrainer):
             if self.step % self.steps_between_checkpoints == 0 or self.step == last:
                 checkpoint.save(self)
         if self.step == self.total_steps:
-            self._finish(bar)
+            self._evaluate(bar)  # even if no evaluation is due at this step
+            self._save_policy("final")
+            self._say_where_policies_are(bar)
         bar.close()
         self.log.close()
 

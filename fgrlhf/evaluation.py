@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fgrlhf.alignment import decode
 from fgrlhf.base.errors import UserError, shorten
@@ -23,7 +23,7 @@ from fgrlhf.reward_utils import Segmenter
 from fgrlhf.rollout import (
     batches_by_length,
     finished_responses,
-    in_parts,
+    logprobs_of,
     response_seeds_by_id,
     response_texts,
 )
@@ -123,23 +123,17 @@ class PolicyResponder:
             response.ids_BT,
             response.mask_BT,
         )
-
-        def logprobs_of(model: nn.Module) -> Tensor:
-            def compute(*part: Tensor) -> list[Tensor]:
-                return [model(*part, temperature=self.kl_temperature)[0].logprobs_BT]
-
-            (logprobs_BT,) = in_parts(compute, batch, self.num_samples)
-            return logprobs_BT
-
         logprobs_BT = response.logprobs_BT
         under_bf16 = torch.is_autocast_enabled(self.policy.device.type)
         if under_bf16 or self.policy.model.dtype != torch.float32:
             # step-by-step and parallel rounding differ, and the reference's is parallel
             was_training = self.policy.model.training
             self.policy.model.eval()
-            logprobs_BT = logprobs_of(self.policy)
+            logprobs_BT = logprobs_of(self.policy, batch, self.num_samples, self.kl_temperature)
             self.policy.model.train(was_training)
-        difference_BT = logprobs_BT - logprobs_of(reference)
+        difference_BT = logprobs_BT - logprobs_of(
+            reference, batch, self.num_samples, self.kl_temperature
+        )
         kls = []
         for difference_T, mask_T in zip(difference_BT, response.mask_BT):
             kls.append(float(masked_sum(difference_T, mask_T)))

@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 from fgrlhf.configs.sections import Sampling
 from fgrlhf.models.base import Policy
 from fgrlhf.models.logprobs import BLOCK, chosen_logprobs
-from fgrlhf.rollout import in_parts
+from fgrlhf.rollout import logprobs_of
 from fgrlhf.types import PolicyOutput, Rollout
 
 # The logit of a token that is not allowed: finite, because the entropy would compute 0 * inf for an
@@ -158,19 +158,13 @@ class MaskedPolicy(Policy):
     @torch.no_grad()
     def unmasked_logprobs(self, rollout: Rollout, temperature: float, num_samples: int) -> Tensor:
         """Log-probabilities (B, T) of the rollout's tokens under `base`, without the mask."""
-
-        def compute(*batch: Tensor) -> list[Tensor]:
-            output, _ = self.base(*batch, temperature=temperature)
-            return [output.logprobs_BT]
-
         batch = (
             rollout.prompt_ids_BP,
             rollout.prompt_mask_BP,
             rollout.response_ids_BT,
             rollout.response_mask_BT,
         )
-        (logprobs_BT,) = in_parts(compute, batch, num_samples)
-        return logprobs_BT
+        return logprobs_of(self.base, batch, num_samples, temperature)
 
     def _chosen_logprobs(
         self, hidden_ND: Tensor, ids_N: Tensor, temperature: float, entropy_gradient: bool

@@ -2,7 +2,7 @@
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -18,10 +18,10 @@ from fgrlhf.models.base import Policy
 from fgrlhf.models.sharding import unsharded, whole
 from fgrlhf.models.trunk import require_trained
 from fgrlhf.runs import checkpoint
+from fgrlhf.runs.distributed import strategy_notes
 from fgrlhf.runs.optimizer import make_optimizer
 from fgrlhf.runs.progress import paused
 from fgrlhf.runs.runlog import BEST_FILE, RunLog
-from fgrlhf.runs.stage import hold
 from fgrlhf.stats import Interval
 from fgrlhf.value import ActorCritic
 
@@ -51,7 +51,7 @@ def _dev_columns(results: Mapping[str, float | Interval]) -> tuple[dict[str, flo
 class PolicyTrainer(BaseTrainer):
     """A policy, with or without a critic: the base of RL and DPO.
 
-    A subclass provides the loop, `_train`, and `total_steps`. Its config has the sections of RL.
+    A subclass provides the loop, `train`, and `total_steps`. Its config has the sections of RL.
 
     Args:
       evaluate: policy -> dev metrics by name; called on all ranks.
@@ -80,14 +80,12 @@ class PolicyTrainer(BaseTrainer):
         """Whether the run ended before its last step; the same on every rank."""
         return False
 
-    def train(self, until: int | None = None) -> None:
-        """Train up to step `until` (default: the end), from the last complete checkpoint if any."""
-        with hold(self.config.logging.save_dir):
-            self._train(until)
-
     @abstractmethod
-    def _train(self, until: int | None) -> None:
-        """`train`, in a run folder that no other run uses."""
+    def train(self, until: int | None = None) -> None:
+        """Train up to step `until` (default: the end), from the last complete checkpoint if any.
+
+        The caller holds the run folder (`hold`), so that no other run uses it.
+        """
 
     @property
     def steps_between_checkpoints(self) -> int:
@@ -131,12 +129,6 @@ class PolicyTrainer(BaseTrainer):
             dtype=self.dtype,
             **trackers,
         )
-
-    def _finish(self, bar: tqdm) -> None:
-        """Evaluate and save the last policy, and print where the policies are."""
-        self._evaluate(bar)  # even if no evaluation is due at this step
-        self._save_policy("final")
-        self._say_where_policies_are(bar)
 
     def _say_where_policies_are(self, bar: tqdm) -> None:
         """Print where the run has saved its policies."""
@@ -238,6 +230,21 @@ class PolicyTrainer(BaseTrainer):
 
 
 # ---- the start of a run --------------------------------------------------------------------------
+
+
+def announce(trainer: PolicyTrainer, notes: Sequence[str] = ()) -> None:
+    """Print who trains what, and notes on what a user may not expect."""
+    if not trainer.accelerator.is_main_process:
+        return
+    config = trainer.config
+    notes = (
+        *notes,
+        *strategy_notes(config.parallel, trainer.accelerator),
+        *config.logging.notes(),
+        *dtype_notes(trainer),
+    )
+    for line in (start_line(trainer), *notes):
+        print(line, flush=True)
 
 
 def start_line(trainer: PolicyTrainer) -> str:

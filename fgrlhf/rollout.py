@@ -1,7 +1,6 @@
 """Prompts -> rollouts: sampled responses, their texts, log-probabilities and values."""
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -12,10 +11,9 @@ from fgrlhf.base.seeds import derive_seed
 from fgrlhf.configs.sections import Sampling
 from fgrlhf.models.base import Policy
 from fgrlhf.models.logprobs import check_logprobs
-from fgrlhf.samplers.sampler import LocalSampler, Sampler
 from fgrlhf.text_types import Prompt
 from fgrlhf.types import PolicyOutput, Response, Rollout
-from fgrlhf.value import ActorCritic, Value
+from fgrlhf.value import ActorCritic
 
 # Most tokens in one forward pass of `score`: prompts and responses, padding included.
 SCORED_AT_ONCE = 65_536
@@ -39,46 +37,6 @@ def response_seeds(
 
 
 @torch.no_grad()
-def collect(
-    actor_critic: ActorCritic,
-    reference: nn.Module,
-    prompts: Sequence[Prompt],
-    sampling: Sampling,
-    num_samples: int,
-    row_seeds: Sequence[int],
-    temperature: float,
-    texts_known: TextsKnown | None = None,
-    sampler: Sampler | None = None,
-) -> Rollout:
-    """Sample `num_samples` responses to each prompt and score them.
-
-    `temperature` applies to the log-probabilities (see `Policy.forward`). Scoring uses the train or
-    eval mode that the caller has set; sampling always uses eval mode.
-
-    Args:
-      texts_known: called between sampling and scoring with the prompt and text of each response.
-      sampler: draws the responses; None: the policy itself.
-    """
-    policy = actor_critic.policy
-    prompt_ids_GP, prompt_mask_GP = policy.encode(prompts)
-    response = (sampler or LocalSampler()).sample(
-        policy, prompt_ids_GP, prompt_mask_GP, sampling, row_seeds, num_samples, temperature
-    )
-    return score(
-        actor_critic,
-        reference,
-        prompts,
-        prompt_ids_GP,
-        prompt_mask_GP,
-        response,
-        num_samples,
-        temperature,
-        texts_known=texts_known,
-        sampling=sampling,
-    )
-
-
-@torch.no_grad()
 def score(
     actor_critic: ActorCritic,
     reference: nn.Module,
@@ -92,6 +50,9 @@ def score(
     sampling: Sampling | None = None,
 ) -> Rollout:
     """Build a rollout: compute log-probabilities and values of given responses.
+
+    `temperature` applies to the log-probabilities (see `Policy.forward`). The models are in the
+    train or eval mode that the caller has set.
 
     The models read at most SCORED_AT_ONCE tokens at a time, with the responses to a prompt kept
     together, so memory does not grow with the number of rollouts.
@@ -130,9 +91,11 @@ def score(
         if output.log_kept_mass_BT is not None:
             behaviour_logprobs_BT = response.logprobs_BT + output.log_kept_mass_BT
     elif critic is not None:
-        (values_BT,) = in_parts(partial(_critic_alone, critic), batch, num_samples)
-    score_reference = partial(_reference_alone, reference, temperature)
-    (ref_logprobs_BT,) = in_parts(score_reference, batch, num_samples)
+        values = []
+        for part in parts(batch, num_samples):
+            values.append(critic(*part, policy_hidden_BTD=None))
+        values_BT = torch.cat(values)
+    ref_logprobs_BT = logprobs_of(reference, batch, num_samples, temperature)
 
     check_logprobs(logprobs_BT, "the policy's log-probabilities")
     check_logprobs(ref_logprobs_BT, "the reference's log-probabilities")
@@ -180,27 +143,28 @@ def _policy_and_critic(
     truncation: Sampling | None,
 ) -> PolicyOutput:
     """The output of `ActorCritic` without the entropy."""
-
-    def compute(*part: Tensor) -> list[Tensor]:
+    logprobs, values, log_kept_mass = [], [], []
+    for part in parts(batch, num_samples):
         output = actor_critic(*part, temperature=temperature, truncation=truncation)
-        tensors = (output.logprobs_BT, output.values_BT, output.log_kept_mass_BT)
-        return [tensor for tensor in tensors if tensor is not None]
-
-    logprobs_BT, *others = in_parts(compute, batch, num_samples)
+        logprobs.append(output.logprobs_BT)
+        values.append(output.values_BT)
+        log_kept_mass.append(output.log_kept_mass_BT)
     return PolicyOutput(
-        logprobs_BT,
-        values_BT=None if actor_critic.value is None else others.pop(0),
-        log_kept_mass_BT=None if truncation is None else others.pop(0),
+        torch.cat(logprobs),
+        values_BT=None if actor_critic.value is None else torch.cat(values),
+        log_kept_mass_BT=None if truncation is None else torch.cat(log_kept_mass),
     )
 
 
-def _critic_alone(critic: Value, *part: Tensor) -> list[Tensor]:
-    return [critic(*part, policy_hidden_BTD=None)]
-
-
-def _reference_alone(reference: nn.Module, temperature: float, *part: Tensor) -> list[Tensor]:
-    output, _ = reference(*part, temperature=temperature)
-    return [output.logprobs_BT]
+def logprobs_of(
+    model: nn.Module, batch: Sequence[Tensor], num_samples: int, temperature: float
+) -> Tensor:
+    """logprobs_BT of a batch's responses under a policy or reference, in `parts`."""
+    logprobs = []
+    for part in parts(batch, num_samples):
+        output, _ = model(*part, temperature=temperature)
+        logprobs.append(output.logprobs_BT)
+    return torch.cat(logprobs)
 
 
 def finished_responses(response: Response, eos_ids: Sequence[int]) -> tuple[bool, ...]:
@@ -210,16 +174,12 @@ def finished_responses(response: Response, eos_ids: Sequence[int]) -> tuple[bool
     return tuple(token in eos_ids for token in last_ids_B.tolist())
 
 
-def in_parts(
-    compute: Callable[..., Sequence[Tensor]],
-    batch: Sequence[Tensor],
-    num_samples: int,
-    limit: int | None = None,
-) -> list[Tensor]:
-    """The tensors of `compute(*batch)`, computed for a few prompts at a time.
+def parts(
+    batch: Sequence[Tensor], num_samples: int, limit: int | None = None
+) -> Iterator[list[Tensor]]:
+    """A batch in parts of a few prompts, so that memory does not grow with the batch.
 
     Args:
-      compute: returns one or more tensors, each with one row per row of the batch.
       batch: prompt ids, prompt mask, response ids, response mask; the rows of a prompt are
         consecutive.
       num_samples: rows per prompt. They are never separated, even if they exceed the limit.
@@ -231,13 +191,8 @@ def in_parts(
     T = batch[2].shape[1]
     prompts_at_once = max(limit // (num_samples * (P + T)), 1)
     rows_at_once = prompts_at_once * num_samples
-    if rows_at_once >= B:
-        return list(compute(*batch))
-    results = []
     for start in range(0, B, rows_at_once):
-        part = [x[start : start + rows_at_once] for x in batch]
-        results.append(compute(*part))
-    return [torch.cat(tensors) for tensors in zip(*results)]
+        yield [x[start : start + rows_at_once] for x in batch]
 
 
 def generate_texts(

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from pydantic import create_model, model_validator
 
 from fgrlhf.base.errors import UserError, shorten
-from fgrlhf.configs.unions import any_kind
+from fgrlhf.configs.strict import any_kind
 from fgrlhf.rewards.kind import RewardKind
 from fgrlhf.rewards.kinds import LIBRARY_REWARDS
 from fgrlhf.runs.rl_config import RLConfig

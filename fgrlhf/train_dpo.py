@@ -16,18 +16,17 @@ from fgrlhf.models.base import Policy
 from fgrlhf.models.lora import AdapterFree
 from fgrlhf.models.trunk import text_config
 from fgrlhf.policy import check_prompts_fit, trained_policy
-from fgrlhf.policy_trainer import dtype_notes, start_line
+from fgrlhf.policy_trainer import announce
 from fgrlhf.runs.distributed import (
     mixed_precision,
     shard_over_processes,
     shards_models,
     stop_together,
-    strategy_notes,
 )
 from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.runs.occupied import check_own_run, note_changed_code
 from fgrlhf.runs.precision import dtype_of_run
-from fgrlhf.runs.stage import check_writable
+from fgrlhf.runs.stage import check_writable, hold
 from fgrlhf.task import Task
 from fgrlhf.utils import seeded
 
@@ -46,13 +45,10 @@ def build_trainer(task: Task, config: DPOConfig) -> DPOTrainer:
     use_kernels(config.model.kernels, config.logging.save_dir)
     sharded = shards_models(config.parallel, accelerator)
 
-    def load() -> Policy:
-        with seeded(config.train.seed, "init"):  # of new adapters
-            # the first process sends the others their parts of sharded models
-            empty = sharded and not accelerator.is_main_process
-            return trained_policy(config.model, empty)
-
-    policy = stop_together(accelerator, load)
+    # the first process sends the others their parts of sharded models
+    empty = sharded and not accelerator.is_main_process
+    with stop_together(accelerator), seeded(config.train.seed, "init"):  # of new adapters
+        policy = trained_policy(config.model, empty)
     if not sharded:
         policy.to(accelerator.device)
     train_prompts = list({c.prompt.id: c.prompt for c in comparisons}.values())
@@ -113,19 +109,13 @@ def train(task: Task, config: DPOConfig) -> None:
       UserError: a file or checkpoint is missing or broken, or the folder cannot be written or
         holds something else.
     """
-    check_writable(config.logging.save_dir)
-    check_own_run(Path(config.logging.save_dir), config, config.inputs)
+    folder = Path(config.logging.save_dir)
+    check_writable(folder)
+    check_own_run(folder, config, config.inputs)
     transformers_logging.disable_progress_bar()
     trainer = build_trainer(task, config)
     trainer.task = task.name
-    if trainer.accelerator.is_main_process:
-        print(start_line(trainer), flush=True)
-        notes = (
-            *strategy_notes(config.parallel, trainer.accelerator),
-            *config.logging.notes(),
-            *dtype_notes(trainer),
-        )
-        for note in notes:
-            print(note, flush=True)
-    note_changed_code(task, config, Path(config.logging.save_dir))
-    trainer.train()
+    announce(trainer)
+    note_changed_code(task, config, folder)
+    with hold(folder):
+        trainer.train()

@@ -1,11 +1,10 @@
 """The on-policy loop: batch -> collect -> reward -> KL -> advantages -> update -> log -> save.
 
-`OnPolicyTrainer._train` is the loop. The methods below it are its steps, in order.
+`OnPolicyTrainer.train` is the loop. The methods below it are its steps, in order.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import partial
 
 import torch
 from accelerate import Accelerator
@@ -24,7 +23,7 @@ from fgrlhf.models.sharding import unsharded, whole
 from fgrlhf.policy import cut_prompts
 from fgrlhf.policy_trainer import DevEvaluation, PolicyTrainer
 from fgrlhf.reward import BasicReward, normalized
-from fgrlhf.rollout import collect, response_seeds
+from fgrlhf.rollout import response_seeds, score
 from fgrlhf.runs import checkpoint
 from fgrlhf.runs.distributed import (
     gather_rollouts,
@@ -42,8 +41,7 @@ from fgrlhf.runs.step_metrics import (
     rollout_metrics,
     sample_rows,
 )
-from fgrlhf.samplers.make import make_sampler
-from fgrlhf.samplers.sampler import pending_responses, pending_tensors
+from fgrlhf.samplers.sampler import make_sampler, pending_responses, pending_tensors
 from fgrlhf.text_types import Prompt
 from fgrlhf.types import Advantages, PolicyOutput, Rollout, TokenLoss, TokenReward
 from fgrlhf.utils import masked_sum, seeded
@@ -135,7 +133,7 @@ class OnPolicyTrainer(PolicyTrainer):
 
     # ---- the loop --------------------------------------------------------------------------------
 
-    def _train(self, until: int | None) -> None:
+    def train(self, until: int | None = None) -> None:
         resumed = checkpoint.load_latest(self)
         if self._is_finished(resumed):
             return
@@ -177,7 +175,9 @@ class OnPolicyTrainer(PolicyTrainer):
             if self._checkpoint_is_due(last):
                 checkpoint.save(self)
         if self.step == self.total_steps or self.stopped:
-            self._finish(bar)
+            self._evaluate(bar)  # even if no evaluation is due at this step
+            self._save_policy("final")
+            self._say_where_policies_are(bar)
         bar.close()
         self.log.close()
 
@@ -203,12 +203,9 @@ class OnPolicyTrainer(PolicyTrainer):
         weights = None
         if self.sharded:
             weights = whole(self.policy.model.state_dict(keep_vars=True), keep=is_main)
-
-        def publish() -> None:
+        with stop_together(self.accelerator):
             if is_main:
                 self.sampler.publish(lambda folder: self.policy.save(folder, weights))
-
-        stop_together(self.accelerator, publish)
 
     def sample_ahead(self) -> None:
         """With `sampler.one_step_behind`, start to sample the next step's responses.
@@ -227,8 +224,7 @@ class OnPolicyTrainer(PolicyTrainer):
     def _begin_sampling(self, step: int) -> None:
         config = self.config
         prompts, seeds = self.share(step)
-
-        def begin() -> None:
+        with stop_together(self.accelerator):
             self.sampler.begin(
                 self.policy,
                 *self.policy.encode(prompts),
@@ -238,20 +234,20 @@ class OnPolicyTrainer(PolicyTrainer):
                 config.logprob_temperature,
             )
 
-        stop_together(self.accelerator, begin)
-
     def wait_for_sampler(self) -> None:
         """Wait for the responses that `sample_ahead` has begun."""
         if self.sampler.samples_ahead:
-            stop_together(self.accelerator, self.sampler.wait)
+            with stop_together(self.accelerator):
+                self.sampler.wait()
 
     def collect_and_score(self) -> tuple[Rollout, TokenReward]:
         """Sample and score this step's rollouts; every rank gets those of all ranks."""
         self._forget_frozen_states()
         prompts, seeds = self.share(self.step)
-        with unsharded(self.actor_critic, self.reference):
-            rollout = stop_together(self.accelerator, partial(self.sample, prompts, seeds))
-        rewards = stop_together(self.accelerator, partial(self.reward.token_rewards, rollout))
+        with unsharded(self.actor_critic, self.reference), stop_together(self.accelerator):
+            rollout = self.sample(prompts, seeds)
+        with stop_together(self.accelerator):
+            rewards = self.reward.token_rewards(rollout)
         pad_id = self.policy.tokenizer.pad_token_id
         return gather_rollouts(self.accelerator, rollout, rewards, pad_id)
 
@@ -274,17 +270,22 @@ class OnPolicyTrainer(PolicyTrainer):
         self.actor_critic.train(config.dropout_in_rollouts)
         self.algorithm.before_rollout(self.step)
         with self.precision():
-            rollout = collect(
+            policy = self.actor_critic.policy
+            encoded = policy.encode(prompts)
+            response = self.sampler.sample(
+                policy, *encoded, config.train_sampling, seeds, num_samples, temperature
+            )
+            rollout = score(
                 self.actor_critic,
                 self.reference,
                 prompts,
-                config.train_sampling,
+                *encoded,
+                response,
                 num_samples,
-                seeds,
                 temperature,
                 # a server scores while this process computes log-probabilities
                 texts_known=self.reward.start,
-                sampler=self.sampler,
+                sampling=config.train_sampling,
             )
             return self.algorithm.after_rollout(rollout, temperature, num_samples)
 

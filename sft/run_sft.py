@@ -292,7 +292,8 @@ def _train(config: SFTConfig, task: Task) -> Path:
     use_kernels(config.model.kernels, folder)
     # the first process sends the others their parts of a sharded model
     empty = shards_models(config.parallel, accelerator) and not accelerator.is_main_process
-    policy = stop_together(accelerator, lambda: _load_start(config, empty))
+    with stop_together(accelerator):
+        policy = _load_start(config, empty)
     rows, dev_rows = _encoded(config, policy, examples, dev)
     dev_prompts = [example.prompt for example in dev]
     _check_dev_prompts(config, policy, dev_prompts)

@@ -20,7 +20,6 @@ from benchmarks import (
     profile,
     ranks,
     reward_service,
-    reward_training,
     scaling,
     update,
     workload,
@@ -120,12 +119,6 @@ def test_decoding_steps_compute_the_same_logits(monkeypatch):
 def test_updates_are_timed_in_both_precisions(top_layers):
     result = update.measure(SMALL_DECODER, top_layers, repetitions=1)
     assert set(result["cpu_seconds"]) == {"fp32", "bf16"} and result["ratio"] > 0
-
-
-def test_reward_models_train_on_pairs(tmp_path):
-    settings = reward_training.RewardTrainingSettings(work="mini", steps=2, threads=1)
-    (seconds,) = reward_training.measure(settings, tmp_path)
-    assert seconds > 0
 
 
 # ---- FLOPs ---------------------------------------------------------------------------------------

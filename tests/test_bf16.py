@@ -15,7 +15,7 @@ from transformers import LlamaConfig, LlamaForSequenceClassification
 
 from fgrlhf.base.files import read_json, write_json
 from fgrlhf.configs.sections import LoRAConfig, ModelConfig, Sampling
-from fgrlhf.kernels import choice, half_attention
+from fgrlhf.kernels import choice, half_attention, shared_rows
 from fgrlhf.kernels.copies import for_product, keep_copies
 from fgrlhf.kernels.layers import Linear, fast_layers
 from fgrlhf.reward_models.loading import load_reward_model
@@ -116,14 +116,14 @@ def test_attention_has_the_output_and_the_gradient_of_pytorch(L, S, monkeypatch)
 
     plain = torch.nn.functional.scaled_dot_product_attention
     for name, arguments in masks(3, L, S).items():
-        out, gradients = run(half_attention.attention, True, **arguments)
+        out, gradients = run(shared_rows.attention, True, **arguments)
         expected, _ = run(plain, True, **arguments)
         assert torch.equal(out, expected), name
         _, exact = run(plain, False, **arguments)
         for gradient, right in zip(gradients, exact):
             assert (gradient - right).norm() < 0.02 * right.norm(), name
         # in fp32 everything is PyTorch's
-        out, gradients = run(half_attention.attention, False, **arguments)
+        out, gradients = run(shared_rows.attention, False, **arguments)
         assert torch.equal(out, run(plain, False, **arguments)[0]), name
         assert all(torch.equal(a, b) for a, b in zip(gradients, exact)), name
 

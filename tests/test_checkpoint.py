@@ -16,7 +16,6 @@ from fgrlhf.load import load_task
 from fgrlhf.reward import CombinedReward
 from fgrlhf.runs import checkpoint
 from fgrlhf.runs.dpo_config import DPOConfig
-from fgrlhf.runs.stage import hold
 from fgrlhf.task_config import rl_config
 
 CASES = {
@@ -555,13 +554,3 @@ def test_secrets_are_not_in_a_checkpoint_and_it_is_read_all_the_same(tmp_path, m
         if path.is_file() and b"hf_abcdefgh" in path.read_bytes()
     ]
     assert checkpoint.load_latest(make(tmp_path, **changes))
-
-
-def test_a_second_run_in_the_folder_is_refused_before_it_touches_anything(two_steps):
-    with hold(two_steps):
-        before = {path: path.stat().st_mtime_ns for path in two_steps.rglob("*")}
-        with pytest.raises(UserError, match="another process works in"):
-            make(two_steps, train__save_every_steps=2).train()
-        assert {path: path.stat().st_mtime_ns for path in two_steps.rglob("*")} == before
-    make(two_steps, train__save_every_steps=2).train(until=3)
-    assert not (two_steps / ".lock").exists()

@@ -13,7 +13,6 @@ from fgrlhf.data.formats import Demonstration
 from fgrlhf.policy import CausalPolicy, T5Policy, load_policy, load_value
 from fgrlhf.reward import CombinedReward
 from fgrlhf.reward_models.networks import LanguageModelScorer
-from fgrlhf.rollout import collect
 from fgrlhf.text_types import Prompt
 from fgrlhf.utils import IGNORED
 from fgrlhf.value import ActorCritic, Value
@@ -42,7 +41,7 @@ def seeds(n: int) -> list[int]:
 def rollout_of(policy: T5Policy):
     critic = Value(policy.hidden_size)  # reads the policy's hidden states
     torch.nn.init.normal_(critic.head.layers[-1].weight)
-    return collect(
+    return tiny.collect(
         ActorCritic(policy, critic).eval(), policy, PROMPTS, Sampling(7), 3, seeds(6), 1.0
     )
 

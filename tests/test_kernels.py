@@ -44,8 +44,8 @@ def timer(monkeypatch):
 
         def __call__(self, library, shape):
             self.measured += 1
-            size = kernels.size_class(shape[0] * shape[1] * shape[2])
-            return getattr(self, library)[size]
+            size_of_shape = {timed: size for size, (_, timed) in kernels.SIZES.items()}
+            return getattr(self, library)[size_of_shape[shape]]
 
     fake = Timer()
     monkeypatch.setattr(kernels, "_seconds", fake)
@@ -56,13 +56,17 @@ def forget(monkeypatch):
     monkeypatch.setattr(kernels, "_chosen", None)
 
 
-def test_classes_of_size():
-    assert kernels.size_class(2**20) == "small" and kernels.size_class(2**22 - 1) == "small"
-    assert kernels.size_class(2**22) == "medium" and kernels.size_class(2**26 - 1) == "medium"
-    assert kernels.size_class(2**26) == "large" and kernels.size_class(2**40) == "large"
-    for name, (smallest, (M, K, N)) in kernels.SIZES.items():
-        multiplications = M * K * N
-        assert multiplications >= smallest and kernels.size_class(multiplications) == name
+@pytest.mark.parametrize(
+    "size, first, last",
+    [("small", 2**20, 2**22 - 1), ("medium", 2**22, 2**26 - 1), ("large", 2**26, 2**40)],
+)
+def test_classes_of_size(size, first, last, monkeypatch):
+    monkeypatch.setattr(kernels, "_chosen", dict.fromkeys(kernels.SIZES, "pytorch"))
+    monkeypatch.setitem(kernels._chosen, size, "onednn")
+    M, K, N = kernels.SIZES[size][1]
+    sizes = (first - 1, first, M * K * N, last, last + 1)
+    taken = [kernels.takes_onednn(n) for n in sizes]
+    assert taken == [False, True, True, True, size == "large"]
 
 
 @pytest.mark.parametrize(

@@ -48,19 +48,24 @@ def test_a_trainer_asks_before_it_makes_an_optimiser(tmp_path):
 
 
 def test_all_processes_stop_where_one_has_to(monkeypatch):
-    def fails():
-        raise UserError("the policy's logits are NaN")
+    def fails(processes):
+        with stop_together(processes):
+            raise UserError("the policy's logits are NaN")
+
+    def works(processes):
+        with stop_together(processes):
+            return 5
 
     alone, pair = SimpleNamespace(num_processes=1), SimpleNamespace(num_processes=2)
     monkeypatch.setattr("fgrlhf.runs.distributed.gather_object", lambda mine: [*mine, *others])
     for others in ([None], ["the other's reason"]):
-        assert stop_together(alone, lambda: 5) == 5  # no communication
+        assert works(alone) == 5  # no communication
         with pytest.raises(UserError, match="logits are NaN"):
-            stop_together(alone, fails)
+            fails(alone)
         with pytest.raises(UserError, match="logits are NaN"):
-            stop_together(pair, fails)
+            fails(pair)
         if others == [None]:
-            assert stop_together(pair, lambda: 5) == 5
+            assert works(pair) == 5
             continue
         with pytest.raises(UserError, match="the other's reason"):
-            stop_together(pair, lambda: 5)
+            works(pair)

@@ -32,7 +32,7 @@ from fgrlhf.configs.sections import Sampling
 from fgrlhf.policy import CausalPolicy
 from fgrlhf.rollout import response_seeds
 from fgrlhf.samplers.config import VllmSamplerConfig
-from fgrlhf.samplers.make import make_sampler
+from fgrlhf.samplers.sampler import make_sampler
 from fgrlhf.samplers.vllm import VllmSampler
 from fgrlhf.types import Response
 

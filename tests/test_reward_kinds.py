@@ -20,7 +20,7 @@ from transformers import (
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, write_json
 from fgrlhf.configs.strict import validate
-from fgrlhf.reward import AtEnd, CombinedReward
+from fgrlhf.reward import CombinedReward
 from fgrlhf.reward_models import loading
 from fgrlhf.rewards import kinds
 from fgrlhf.rewards.build import build_aspects
@@ -152,7 +152,7 @@ def test_weight_0_does_not_load_the_model(monkeypatch):
     monkeypatch.setattr(loading, "load_sequence_scorer", load)
     rewards = parsed(
         a={"kind": "sequence_scorer", "ckpt": "a", "weight": 0.0},
-        b={"kind": "sequence_scorer", "ckpt": "b", "weight": 0.5, "place": "end", "scale": 3.0},
+        b={"kind": "sequence_scorer", "ckpt": "b", "weight": 0.5, "scale": 3.0},
         c={"kind": "sequence_scorer", "ckpt": "c", "mean": 1.0, "std": 4.0, "clip": 1.0},
     )
     context = RewardContext(CONTEXT.prefix, "cpu", "bf16")
@@ -160,8 +160,7 @@ def test_weight_0_does_not_load_the_model(monkeypatch):
     assert [path for path, *_ in loaded] == ["b", "c"] and weights == {"b": 0.5, "c": 1.0}
     assert loaded[0][1:] == ("cpu", "bf16", {})
     assert loaded[1][3] == {"mean": 1.0, "std": 4.0}
-    assert isinstance(aspects["b"], AtEnd) and aspects["b"].aspect.scale == 3.0
-    assert aspects["c"].clip == 1.0
+    assert aspects["b"].scale == 3.0 and aspects["c"].clip == 1.0
     with pytest.raises(UserError, match="nothing to train for"):
         build_aspects(
             parsed(a={"kind": "length", "value": 1, "max_words": 1, "weight": 0}), context
@@ -235,7 +234,7 @@ def test_rewards_on_tokens_need_the_tokens():
 
 
 def test_missing_end_token_by_hand():
-    reward = built(a={"kind": "missing_eos", "value": -2, "place": "end"})["a"]
+    reward = built(a={"kind": "missing_eos", "value": -2})["a"]
     tokens = [ResponseTokens((1,), True), ResponseTokens((1,), False)]
     finished, cut = CombinedReward({"a": reward}).segment_scores(PROMPTS, ["x", "y"], tokens)["a"]
     assert finished == [] and values(cut) == [(0, None, -2.0)]

@@ -6,12 +6,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rl_helpers import PROMPTS, lengths_mask
+from tiny import collect
 
 from fgrlhf.alignment import char_ends, decode, place_on_tokens
 from fgrlhf.base.errors import UserError
 from fgrlhf.configs.sections import Sampling
 from fgrlhf.evaluation import PolicyResponder, evaluate_rows
-from fgrlhf.rollout import collect, generate_texts, in_parts, response_seeds
+from fgrlhf.rollout import generate_texts, parts, response_seeds
 from fgrlhf.text_types import Prompt, SegmentScore
 from fgrlhf.value import ActorCritic, Value
 
@@ -257,31 +258,25 @@ def test_scoring_in_parts_changes_nothing(kind, bf16, monkeypatch):
         (2 * 2 * (whole.prompt_ids_BP.shape[1] + whole.response_ids_BT.shape[1]), [4, 2]),
     ):
         monkeypatch.setattr("fgrlhf.rollout.SCORED_AT_ONCE", limit)
-        parts = collected()
-        assert sizes == expected and parts.texts == whole.texts
+        divided = collected()
+        assert sizes == expected and divided.texts == whole.texts
         tolerance = {"atol": 2e-2, "rtol": 0} if bf16 else {"atol": 1e-5, "rtol": 1e-5}
         for name in ("logprobs_BT", "ref_logprobs_BT", "values_BT"):
-            torch.testing.assert_close(getattr(parts, name), getattr(whole, name), **tolerance)
+            torch.testing.assert_close(getattr(divided, name), getattr(whole, name), **tolerance)
 
 
 def test_parts_by_hand():
     batch = [torch.arange(8)[:, None].expand(8, width) for width in (3, 3, 2, 2)]
-    seen = []
-
-    def first_columns(*part):
-        seen.append(part[0][:, 0].tolist())
-        return part[0][:, :1], part[2]
-
     for limit, expected in (
         (1000, [list(range(8))]),
         (20, [[0, 1, 2, 3], [4, 5, 6, 7]]),
         (29, [[0, 1, 2, 3], [4, 5, 6, 7]]),
         (1, [[0, 1], [2, 3], [4, 5], [6, 7]]),
     ):
-        seen.clear()
-        prompts, responses = in_parts(first_columns, batch, num_samples=2, limit=limit)
-        assert seen == expected
-        assert torch.equal(prompts, batch[0][:, :1]) and torch.equal(responses, batch[2])
+        divided = list(parts(batch, num_samples=2, limit=limit))
+        assert [part[0][:, 0].tolist() for part in divided] == expected
+        for whole, *pieces in zip(batch, *divided):
+            assert torch.equal(torch.cat(pieces), whole)
 
 
 # ---- numbers that are not finite -----------------------------------------------------------------

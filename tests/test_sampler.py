@@ -35,8 +35,7 @@ from fgrlhf.rollout import response_seeds
 from fgrlhf.runs.distributed import join_rollouts
 from fgrlhf.samplers.config import VllmSamplerConfig
 from fgrlhf.samplers.correction import sampler_gap, truncated_importance_weights
-from fgrlhf.samplers.make import make_sampler
-from fgrlhf.samplers.sampler import LocalSampler
+from fgrlhf.samplers.sampler import LocalSampler, make_sampler
 from fgrlhf.samplers.shared_weights import VERSION_FILE, publish_weights, weights_version
 from fgrlhf.samplers.vllm import NotComplete, completion_request, read_completion
 from fgrlhf.train_rl import build_trainer

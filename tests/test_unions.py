@@ -5,8 +5,7 @@ from typing import Literal
 import pytest
 
 from fgrlhf.base.errors import UserError
-from fgrlhf.configs.strict import StrictModel, validate
-from fgrlhf.configs.unions import any_kind
+from fgrlhf.configs.strict import StrictModel, any_kind, validate
 
 
 class Circle(StrictModel):

@@ -1,5 +1,6 @@
 """Tiny policies of every supported family and their tokenizers: no download, built in seconds."""
 
+from collections.abc import Sequence
 from copy import deepcopy
 from functools import cache, partial
 
@@ -32,9 +33,13 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from fgrlhf.configs.sections import LoRAConfig
+from fgrlhf.configs.sections import LoRAConfig, Sampling
 from fgrlhf.models.lora import add_adapters
 from fgrlhf.policy import CausalPolicy, Policy, T5Policy
+from fgrlhf.rollout import score
+from fgrlhf.text_types import Prompt
+from fgrlhf.types import Rollout
+from fgrlhf.value import ActorCritic
 
 TEXT_OF_WORDS = (
     "the a red blue green cat dog bird sees likes and , . ; ! question: answer: context: wikipage:"
@@ -345,3 +350,18 @@ def chat(seed: int = 0, **kwargs) -> CausalPolicy:
     return CausalPolicy(
         AutoModelForCausalLM.from_config(config), tok, **{"max_input_len": 64, **kwargs}
     )
+
+
+def collect(
+    actor_critic: ActorCritic,
+    reference: nn.Module,
+    prompts: Sequence[Prompt],
+    sampling: Sampling,
+    num_samples: int,
+    seeds: Sequence[int],
+    temperature: float,
+) -> Rollout:
+    """Responses that the policy samples, scored."""
+    encoded = actor_critic.policy.encode(prompts)
+    response = actor_critic.policy.generate(*encoded, sampling, seeds, num_samples, temperature)
+    return score(actor_critic, reference, prompts, *encoded, response, num_samples, temperature)

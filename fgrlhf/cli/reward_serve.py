@@ -31,12 +31,12 @@ from fgrlhf.configs.strict import (
     FilePath,
     Kernels,
     StrictModel,
+    any_kind,
     config_from,
     load_config,
     refuse,
     unread_keys,
 )
-from fgrlhf.configs.unions import any_kind
 from fgrlhf.kernels.choice import use_kernels
 from fgrlhf.load import load_task
 from fgrlhf.reward_models.spec import SPEC_FILE, RewardModelSpec
@@ -137,7 +137,8 @@ class _WithReward(ServerSettings):
     @model_validator(mode="after")
     def _no_unread_keys(self):
         reward: RewardKind = getattr(self, "reward")  # noqa: B009 (declared by `settings_class`)
-        mistakes = unread_keys(reward, ("weight", "place"), "set it in the config of the run")
+        of_the_run = {"weight", "place"} & type(reward).model_fields.keys()
+        mistakes = unread_keys(reward, sorted(of_the_run), "set it in the config of the run")
         if isinstance(reward, OnDevice):
             mistakes += unread_keys(reward, ["device"], "set device of the server instead")
         refuse([(f"reward.{key}", text) for key, text in mistakes])

@@ -4,7 +4,6 @@ __all__ = [
     "overrides",
     "sections",
     "strict",
-    "unions",
     "user_class",
     "yaml_files",
 ]

@@ -43,6 +43,8 @@ def with_current_keys(tree: Mapping[Any, Any]) -> dict[Any, Any]:
         train["max_grad_norm"] = None
     if train.get("clip_grad") is False or _is_clipped(train):
         del train["clip_grad"]
+    if train.get("cuda_deterministic") is True:  # as published; here it always is
+        del train["cuda_deterministic"]
     return renamed
 
 

@@ -12,9 +12,18 @@ import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+    field_validator,
+)
 
 from fgrlhf.base.errors import UserError, first_problems, shorten
 from fgrlhf.configs.messages import Mistakes, explain, hider_of, secrets_in
@@ -47,6 +56,20 @@ class StrictModel(BaseModel):
         result = handler(value)
         _check_conversion(value, result)
         return result
+
+
+def _kind_of(section: Any) -> str | None:
+    """The key `kind` of a section, by which a union of kinds selects its class."""
+    if isinstance(section, dict):
+        kind = section.get("kind")
+        return kind if isinstance(kind, str) else None
+    return getattr(section, "kind", None)
+
+
+def any_kind(kinds: Sequence[type[BaseModel]]) -> Any:
+    """The type of a section that is one of `kinds`, as selected by its key `kind`."""
+    tagged = tuple(Annotated[kind, Tag(kind.model_fields["kind"].default)] for kind in kinds)
+    return Annotated[Union[tagged], Discriminator(_kind_of)]  # noqa: UP007
 
 
 Place = tuple[str | int, ...]  # of a value: the keys, and the indices in lists, that lead to it

@@ -118,20 +118,11 @@ def kernels_off(setting: str = "auto") -> bool:
 def takes_onednn(multiplications: int) -> bool:
     """Whether oneDNN computes a product of fp32 matrices with this number of multiplications."""
     chosen = choices() if _chosen is None else _chosen
-    if chosen.get("every") == ONEDNN:
-        return True
-    if multiplications < SMALLEST:
-        return False
-    return chosen[size_class(multiplications)] == ONEDNN
-
-
-def size_class(multiplications: int) -> str:
-    """The class in `SIZES` for this number of multiplications (at least `SMALLEST`)."""
-    found = ""
+    library = chosen.get("every", PYTORCH)
     for name, (least, _) in SIZES.items():
         if multiplications >= least:
-            found = name
-    return found
+            library = chosen[name]
+    return library == ONEDNN
 
 
 def onednn_available() -> bool:

@@ -23,55 +23,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 
 SCORES_AT_ONCE = 2**20  # so that they stay in the processor's cache
 QUERIES_AT_ONCE = 128  # of a text; the keys after the last of them are left out
 
 
-def attention(
-    query_BNLD: Tensor,
-    key_BHSD: Tensor,
-    value_BHSD: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Tensor:
-    """PyTorch's attention, with the same result; on a CPU under autocast with another gradient.
+class HalfAttention(torch.autograd.Function):
+    """PyTorch's attention of tensors in bf16, with the gradient of this file.
 
-    Arguments as in `torch.nn.functional.scaled_dot_product_attention`. A mask (1 or B, 1, L, S) has
-    True or 0 for the keys that a query sees, and False or -inf for others.
+    A mask (1 or B, 1, L, S) has True or 0 for the keys that a query sees, and False or -inf for
+    others.
     """
-    inputs = (query_BNLD, key_BHSD, value_BHSD)
-    if dropout_p or not _has_own_gradient(*inputs):
-        return scaled_dot_product_attention(
-            *inputs,
-            attn_mask=attn_mask,
-            dropout_p=dropout_p,
-            is_causal=is_causal,
-            scale=scale,
-            enable_gqa=enable_gqa,
-        )
-    scale = query_BNLD.shape[-1] ** -0.5 if scale is None else scale
-    return _Attention.apply(*(x.bfloat16() for x in inputs), attn_mask, is_causal, scale)
 
-
-def _has_own_gradient(query_BNLD: Tensor, key_BHSD: Tensor, value_BHSD: Tensor) -> bool:
-    """Whether the gradient is the one of this file, of the output of PyTorch's flash attention."""
-    if query_BNLD.device.type != "cpu" or not torch.is_autocast_enabled("cpu"):
-        return False
-    inputs = (query_BNLD, key_BHSD, value_BHSD)
-    if not torch.is_grad_enabled() or not any(x.requires_grad for x in inputs):
-        return False
-    # TRPO turns flash attention off, because it needs second derivatives
-    has_flash = torch.backends.cuda.flash_sdp_enabled()
-    is_bf16 = torch.get_autocast_dtype("cpu") == torch.bfloat16
-    return has_flash and is_bf16 and query_BNLD.shape[-1] == value_BHSD.shape[-1]
-
-
-class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,

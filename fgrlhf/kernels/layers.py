@@ -54,7 +54,8 @@ def linear(x: Tensor, weight_NK: Tensor, bias_N: Tensor | None = None) -> Tensor
     oneDNN computes it if choice.py selects oneDNN for a product of this size, else PyTorch.
     `torch.backends.mkldnn.set_flags(False)` leaves every product to PyTorch.
     """
-    if not _goes_to_onednn(x, weight_NK):
+    multiplications = x.numel() * len(weight_NK)
+    if not _could_go_to_onednn(x, weight_NK) or not choice.takes_onednn(multiplications):
         return nn.functional.linear(x, weight_NK, bias_N)
     needs_gradient = x.requires_grad or weight_NK.requires_grad
     if bias_N is not None:
@@ -66,16 +67,13 @@ def linear(x: Tensor, weight_NK: Tensor, bias_N: Tensor | None = None) -> Tensor
     return _onednn_linear(x, weight_NK, bias_N)
 
 
-def _goes_to_onednn(x: Tensor, weight_NK: Tensor) -> bool:
+def _could_go_to_onednn(x: Tensor, weight_NK: Tensor) -> bool:
     if x.device.type != "cpu" or x.dim() < 2:
         return False
     if x.dtype != torch.float32 or weight_NK.dtype != torch.float32:
         return False
     # autocast chooses the dtype inside PyTorch's own function
-    if torch.is_autocast_enabled("cpu") or not torch.backends.mkldnn.enabled:
-        return False
-    multiplications = x.numel() * len(weight_NK)
-    return choice.takes_onednn(multiplications)
+    return torch.backends.mkldnn.enabled and not torch.is_autocast_enabled("cpu")
 
 
 def _onednn_linear(x: Tensor, weight_NK: Tensor, bias_N: Tensor | None) -> Tensor:

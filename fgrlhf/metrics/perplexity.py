@@ -13,7 +13,7 @@ from fgrlhf.metrics.config import MetricConfig
 from fgrlhf.models.loading import max_positions
 from fgrlhf.models.logprobs import check_logprobs
 from fgrlhf.policy import load_policy
-from fgrlhf.rollout import in_parts
+from fgrlhf.rollout import logprobs_of
 from fgrlhf.text_types import Prompt
 
 
@@ -144,15 +144,10 @@ class Perplexity(NamedMetric):
         prompt_ids_BP, prompt_mask_BP = _padded([prompt for prompt, _ in pairs], pad_id, left)
         response_ids_BT, response_mask_BT = _padded([response for _, response in pairs], pad_id)
         batch = (prompt_ids_BP, prompt_mask_BP, response_ids_BT, response_mask_BT)
-        device = model.device
-
-        def compute(*part: Tensor) -> list[Tensor]:
-            output, _ = model(*(tensor.to(device) for tensor in part))
-            return [output.logprobs_BT]
-
+        batch = [tensor.to(model.device) for tensor in batch]
         # no autocast, so that a training run and the evaluation program compute the same value
-        with torch.no_grad(), torch.autocast(device.type, enabled=False):
-            (logprobs_BT,) = in_parts(compute, batch, num_samples=1)
+        with torch.no_grad(), torch.autocast(model.device.type, enabled=False):
+            logprobs_BT = logprobs_of(model, batch, num_samples=1, temperature=1.0)
         check_logprobs(logprobs_BT, f"the log-probabilities of {self.model_name}")
         totals_B = logprobs_BT.sum(1, dtype=torch.float64).tolist()
         return [(-total, len(ids)) for total, (_, ids) in zip(totals_B, pairs, strict=True)]

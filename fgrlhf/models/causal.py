@@ -115,17 +115,26 @@ class CausalPolicy(Policy):
         G = len(first_G)
         P = prompt_ids_BP.shape[1]
         T = response_ids_BT.shape[1]
-        if K is None or not can_share(self.model) or not sharing_pays(P, T, K, self.hidden_size):
-            return self._hidden_of_rows(
-                prompt_ids_BP, prompt_mask_BP, response_ids_BT, response_mask_BT
+        if K is not None and can_share(self.model) and sharing_pays(P, T, K, self.hidden_size):
+            hidden_GKTD = self._hidden_of_groups(
+                prompt_ids_BP[first_G],
+                prompt_mask_BP[first_G],
+                response_ids_BT.view(G, K, T),
+                response_mask_BT.view(G, K, T),
             )
-        hidden_GKTD = self._hidden_of_groups(
-            prompt_ids_BP[first_G],
-            prompt_mask_BP[first_G],
-            response_ids_BT.view(G, K, T),
-            response_mask_BT.view(G, K, T),
+            return hidden_GKTD.flatten(0, 1)
+
+        mask_BL = torch.cat([prompt_mask_BP, response_mask_BT], 1)
+        hidden_BLD = self._trunk(
+            prompt_ids_BP,
+            prompt_mask_BP,
+            response_ids_BT[:, None],
+            response_mask_BT[:, None],
+            input_ids=torch.cat([prompt_ids_BP, response_ids_BT], 1),
+            attention_mask=mask_BL,
+            **position_arguments(self.model, _positions(mask_BL)),
         )
-        return hidden_GKTD.flatten(0, 1)
+        return hidden_BLD[:, P - 1 : P + T - 1]  # response token t is predicted one token earlier
 
     def _hidden_of_groups(
         self,
@@ -182,28 +191,6 @@ class CausalPolicy(Policy):
         end_of_prompt_GK1D = end_of_prompt_G11D.expand(G, K, 1, -1)
         responses_GKTD = hidden_GLD[:, P:].reshape(G, K, T, -1)
         return torch.cat([end_of_prompt_GK1D, responses_GKTD[:, :, :-1]], 2)
-
-    def _hidden_of_rows(
-        self,
-        prompt_ids_BP: Tensor,
-        prompt_mask_BP: Tensor,
-        response_ids_BT: Tensor,
-        response_mask_BT: Tensor,
-    ) -> Tensor:
-        """hidden_BTD, with a prompt and one response in each row."""
-        P = prompt_ids_BP.shape[1]
-        T = response_ids_BT.shape[1]
-        mask_BL = torch.cat([prompt_mask_BP, response_mask_BT], 1)
-        hidden_BLD = self._trunk(
-            prompt_ids_BP,
-            prompt_mask_BP,
-            response_ids_BT[:, None],
-            response_mask_BT[:, None],
-            input_ids=torch.cat([prompt_ids_BP, response_ids_BT], 1),
-            attention_mask=mask_BL,
-            **position_arguments(self.model, _positions(mask_BL)),
-        )
-        return hidden_BLD[:, P - 1 : P + T - 1]  # response token t is predicted one token earlier
 
     def _trunk(
         self,

@@ -313,20 +313,6 @@ def _own_logits(policy: Policy, prompt_ids_KP: Tensor, response_ids_KT: Tensor) 
     return policy.model(**inputs, use_cache=False).logits[:, -T:]
 
 
-def _updated_logits(policy: Policy, trial: _Trial, rows: slice) -> Tensor:
-    """The policy's logits before the response tokens of these rows, as in an update."""
-    K = trial.num_responses
-    prompt_ids_BP = trial.prompt_ids_GP.repeat_interleave(K, 0)
-    prompt_mask_BP = trial.prompt_mask_GP.repeat_interleave(K, 0)
-    hidden_BTD = policy.hidden(
-        prompt_ids_BP[rows],
-        prompt_mask_BP[rows],
-        trial.response_ids_BT[rows],
-        trial.response_mask_BT[rows],
-    )
-    return policy.project(hidden_BTD)
-
-
 def _check_steps(policy: Policy, trial: _Trial) -> None:
     """Compute the responses' logits token by token.
 
@@ -393,8 +379,17 @@ def _check_finite(policy: Policy, trial: _Trial) -> None:
 
 
 def _agree(policy: Policy, trial: _Trial, rows: slice) -> bool:
-    """Whether the logits of an update with these rows are the expected ones."""
-    logits_BTV = _updated_logits(policy, trial, rows)
+    """Whether the logits before the response tokens, as in an update, are the expected ones."""
+    K = trial.num_responses
+    prompt_ids_BP = trial.prompt_ids_GP.repeat_interleave(K, 0)
+    prompt_mask_BP = trial.prompt_mask_GP.repeat_interleave(K, 0)
+    hidden_BTD = policy.hidden(
+        prompt_ids_BP[rows],
+        prompt_mask_BP[rows],
+        trial.response_ids_BT[rows],
+        trial.response_mask_BT[rows],
+    )
+    logits_BTV = policy.project(hidden_BTD)
     real_BT = trial.response_mask_BT[rows].bool()
     return _close(logits_BTV[real_BT], trial.expected_BTV[rows][real_BT], trial)
 

@@ -30,7 +30,7 @@ def build_aspects(
         if config.weight == 0:
             continue
         aspect = config.build(context)
-        aspects[name] = AtEnd(aspect) if config.place == "end" else aspect
+        aspects[name] = AtEnd(aspect) if config.at_end else aspect
         weights[name] = config.weight
     if not aspects:
         raise UserError(

@@ -45,9 +45,11 @@ class RewardKind(StrictModel):
         default=1.0,
         description="factor of the reward; below 0: a penalty; 0 disables the reward",
     )
-    place: Literal["segment", "end"] = Field(
-        default="segment", description="end: the sum of all values on the last token"
-    )
+
+    @property
+    def at_end(self) -> bool:
+        """Whether the sum of all values goes to the last token, wherever their segments are."""
+        return False
 
     def build(self, context: RewardContext) -> "AspectReward":
         """Build the reward and load its models."""
@@ -61,7 +63,19 @@ class RewardKind(StrictModel):
         return ()
 
 
-class RuleReward(RewardKind):
+class SegmentKind(RewardKind):
+    """Base class of kinds that give values to segments of a response."""
+
+    place: Literal["segment", "end"] = Field(
+        default="segment", description="end: the sum of all values on the last token"
+    )
+
+    @property
+    def at_end(self) -> bool:
+        return self.place == "end"
+
+
+class RuleReward(SegmentKind):
     """Base class of kinds that need no model: a rule scores each response by itself.
 
     A subclass declares its keys and writes `score`; the config is the reward.

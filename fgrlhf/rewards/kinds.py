@@ -32,7 +32,7 @@ from fgrlhf.reward_utils import (
     SegmenterName,
     segmenter_input,
 )
-from fgrlhf.rewards.kind import Reads, RewardKind, RuleReward, Sha256, Value
+from fgrlhf.rewards.kind import Reads, RewardKind, RuleReward, SegmentKind, Sha256, Value
 from fgrlhf.scorers.base import OnDevice, RewardContext
 from fgrlhf.scorers.kinds import AnyTextScorer, JudgeScorer
 from fgrlhf.scorers.service import RemoteSettings, VariableName
@@ -51,7 +51,7 @@ NOT_DIVIDED = f"it is read with a level of {', '.join(DIVIDED_LEVELS)} only: lea
 Label = Annotated[str, Field(min_length=1)]
 
 
-class DividesText(RewardKind):
+class DividesText(SegmentKind):
     """The key `segmenter` of kinds with a `level`."""
 
     segmenter: SegmenterName = Field(
@@ -75,28 +75,26 @@ class DividesText(RewardKind):
         return self.segmenters()
 
 
-class SegmentModel(OnDevice, RewardKind):
-    """The reward model of rewards that label every segment."""
+class RewardModelKind(OnDevice, RewardKind):
+    """A reward model. One without reward_model.json is described by the kind or by the config."""
 
-    # facts about a checkpoint that does not store them
-    published: ClassVar[dict[str, Any]] = {}
+    published: ClassVar[dict[str, Any]] = {}  # what the kind says of it
 
     ckpt: FilePath = Field(description="folder of the reward model")
-    level: Level | None = Field(
-        default=None, description="only for a folder without reward_model.json"
-    )
-    segmenter: SegmenterName | None = Field(
-        default=None, description=f"likewise; null: {PUBLISHED}; {SEGMENTER_HELP}"
-    )
-    error_label: Label | None = Field(default=None, description="likewise")
-    with_context: bool | None = Field(default=None, description="likewise")
 
-    def scorer(self, context: RewardContext, *facts: str) -> "SegmentScorer":
-        """Load the model.
+    def facts(self) -> dict[str, Any]:
+        """What the config says of it."""
+        return {}
 
-        Args:
-          facts: further keys about a checkpoint that does not store them.
-        """
+    def model_folders(self) -> tuple[str, ...]:
+        return (self.ckpt,)
+
+
+class SegmentModel(RewardModelKind, SegmentKind):
+    """The reward model of rewards that label every segment."""
+
+    def scorer(self, context: RewardContext) -> "SegmentScorer":
+        """Load the model."""
         from fgrlhf.reward_models.loading import load_segment_classifier
 
         context = self.placed(context)
@@ -106,12 +104,12 @@ class SegmentModel(OnDevice, RewardKind):
             device=context.device,
             dtype=context.dtype,
             defaults=self.published,
-            **model_facts(self, "level", "segmenter", "error_label", "with_context", *facts),
+            **self.facts(),
         )
 
     def model_folders(self) -> tuple[str, ...]:
-        level = self.level or self.published.get("level")
-        return (self.ckpt, *segmenters_of(self.ckpt, level, self.segmenter))
+        facts = self.published | self.facts()
+        return (self.ckpt, *segmenters_of(self.ckpt, facts.get("level"), facts.get("segmenter")))
 
 
 class SegmentClassifier(SegmentModel):
@@ -121,12 +119,19 @@ class SegmentClassifier(SegmentModel):
     values: dict[Label, Amount] = Field(
         description="value by label; `error` and `ok` are aliases of the model's own labels"
     )
+    level: Level | None = Field(
+        default=None, description="only for a folder without reward_model.json"
+    )
+    segmenter: SegmenterName | None = Field(
+        default=None, description=f"likewise; null: {PUBLISHED}; {SEGMENTER_HELP}"
+    )
+    error_label: Label | None = Field(default=None, description="likewise")
+    with_context: bool | None = Field(default=None, description="likewise")
     reads: Literal["marks", "tokens", "steps"] | None = Field(
         default=None,
         description=(
-            "only for a folder without reward_model.json, a token classifier: marks: it judges at"
-            " a mark before each segment; tokens: it labels tokens; steps: as TRL's PRMTrainer"
-            " trains"
+            "likewise, a token classifier: marks: it judges at a mark before each segment; tokens:"
+            " it labels tokens; steps: as TRL's PRMTrainer trains"
         ),
     )
 
@@ -142,24 +147,23 @@ class SegmentClassifier(SegmentModel):
             refuse([("segmenter", NOT_DIVIDED)])
         return self
 
+    def facts(self) -> dict[str, Any]:
+        return given(self, "level", "segmenter", "error_label", "with_context", "reads")
+
     def build(self, context: RewardContext) -> "AspectReward":
         from fgrlhf.reward import SegmentClassifierReward
 
-        return SegmentClassifierReward(self.scorer(context, "reads"), self.values)
+        return SegmentClassifierReward(self.scorer(context), self.values)
 
 
-class SequenceScorer(OnDevice, RewardKind):
+class SequenceModel(RewardModelKind):
     """A reward model that gives the whole response one score.
 
     The reward is scale * clip((score - mean) / std, -clip, clip) + bias.
     """
 
-    kind: Literal["sequence_scorer"] = "sequence_scorer"
     reward: ClassVar["type[SequenceScorerReward] | None"] = None  # None: SequenceScorerReward
-    # facts about a checkpoint that does not store them
-    published: ClassVar[dict[str, Any]] = {}
 
-    ckpt: FilePath = Field(description="folder of the reward model")
     scale: Value = Field(default=1.0, description="factor of the score")
     bias: Amount = Field(default=0.0, description="added after scaling")
     clip: Positive | None = Field(default=None, description="bound of the z-score")
@@ -167,14 +171,9 @@ class SequenceScorer(OnDevice, RewardKind):
         default=None, description="only for a folder without reward_model.json"
     )
     std: Positive | None = Field(default=None, description="likewise")
-    with_context: bool | None = Field(default=None, description="likewise")
-    reads_chat: bool | None = Field(
-        default=None,
-        description="of another program's decoder-only model: by its chat template, if it has one",
-    )
-    ends_with_eos: bool | None = Field(
-        default=None, description="likewise, without a template: an end token follows"
-    )
+
+    def facts(self) -> dict[str, Any]:
+        return given(self, "mean", "std")
 
     def build(self, context: RewardContext) -> "AspectReward":
         from fgrlhf.reward import SequenceScorerReward
@@ -187,13 +186,29 @@ class SequenceScorer(OnDevice, RewardKind):
             device=context.device,
             dtype=context.dtype,
             defaults=self.published,
-            **model_facts(self, "mean", "std", "with_context", "reads_chat", "ends_with_eos"),
+            **self.facts(),
         )
         reward = self.reward or SequenceScorerReward
         return reward(scorer, scorer.mean, scorer.std, self.scale, self.bias, self.clip)
 
-    def model_folders(self) -> tuple[str, ...]:
-        return (self.ckpt,)
+
+class SequenceScorer(SequenceModel):
+    """A reward model of whole responses, of this library or another program."""
+
+    kind: Literal["sequence_scorer"] = "sequence_scorer"
+    with_context: bool | None = Field(
+        default=None, description="only for a folder without reward_model.json"
+    )
+    reads_chat: bool | None = Field(
+        default=None,
+        description="of another program's decoder-only model: by its chat template, if it has one",
+    )
+    ends_with_eos: bool | None = Field(
+        default=None, description="likewise, without a template: an end token follows"
+    )
+
+    def facts(self) -> dict[str, Any]:
+        return super().facts() | given(self, "with_context", "reads_chat", "ends_with_eos")
 
 
 class Score(DividesText):
@@ -359,7 +374,7 @@ class MissingEos(RewardKind):
         return MissingEndReward(self.value)
 
 
-class ServerReward(RemoteSettings, RewardKind):
+class ServerReward(RemoteSettings, SegmentKind):
     """A reward of a server (`fgrlhf reward-serve`): docs/rewards.md, Rewards as a service.
 
     `model_sha256` pins the model, so the server may move, and `batch_size` affects rounding only.
@@ -387,7 +402,7 @@ class ServerReward(RemoteSettings, RewardKind):
         return (f"sha256:{self.model_sha256}",)
 
 
-class Python(RewardKind):
+class Python(SegmentKind):
     """A class of your own with `segment_scores(prompts, texts)`."""
 
     kind: Literal["python"] = "python"
@@ -398,10 +413,10 @@ class Python(RewardKind):
         return make_object("reward", self.of, self.args, "segment_scores(prompts, texts)")
 
 
-def model_facts(kind: RewardKind, *names: str) -> dict[str, Any]:
-    """A config's facts about a checkpoint without reward_model.json, except those that are null."""
-    facts = {name: getattr(kind, name) for name in names}
-    return {name: value for name, value in facts.items() if value is not None}
+def given(kind: RewardKind, *names: str) -> dict[str, Any]:
+    """The values of these keys, except those that are null."""
+    values = {name: getattr(kind, name) for name in names}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 LIBRARY_REWARDS: dict[str, type[RewardKind]] = {

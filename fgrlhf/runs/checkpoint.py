@@ -26,7 +26,6 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -198,7 +197,8 @@ def load_latest(trainer) -> bool:
             )
             continue
         _check_same_run(trainer, state, folder)
-        stop_together(trainer.accelerator, partial(_check_same_inputs, trainer, state, folder))
+        with stop_together(trainer.accelerator):
+            _check_same_inputs(trainer, state, folder)
         load_weights(trainer.module, load_file(str(folder / "model.safetensors")))
         load_optimizer(
             trainer.optimizer,

@@ -7,7 +7,8 @@ tensors: no moments have to be reduced, and ranks cannot take different decision
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any, TypeVar
 
@@ -164,25 +165,25 @@ def shard_over_processes(module: ModuleT, accelerator: Accelerator, dtype: str) 
     return module
 
 
-def stop_together(processes: Accelerator | PartialState, work: Callable[[], Result]) -> Result:
-    """Run `work()` on this process. `work` must not communicate with other processes.
+@contextmanager
+def stop_together(processes: Accelerator | PartialState) -> Iterator[None]:
+    """A block that this process runs without communicating with others.
 
     Raises:
-      UserError: `work` raised it on this or another process. All processes stop, so that none of
+      UserError: the block raised it on this or another process. All processes stop, so that none of
         them waits for a process that has ended.
     """
     if processes.num_processes == 1:
-        return work()
-    results: list[Result] = []
+        yield
+        return
     problem = None
     try:
-        results.append(work())
+        yield
     except UserError as error:
         problem = str(error)
     problems = [text for text in gather_object([problem]) if text is not None]
     if problems:
         raise UserError(problems[0])
-    return results[0]
 
 
 def gathered(accelerator: Accelerator, item: Result) -> list[Result]:

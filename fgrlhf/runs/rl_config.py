@@ -156,13 +156,6 @@ class RLTrainConfig(PolicyTrainConfig):
     average_microbatches: bool = Field(
         default=True, description="false: sum the losses of micro-batches, as published (D6)"
     )
-    cuda_deterministic: bool = Field(
-        default=True,
-        description=(
-            "use cuDNN's deterministic kernels; transformer layers use others, so GPU runs may"
-            " differ by rounding"
-        ),
-    )
 
 
 class RLEvaluationConfig(PolicyEvaluationConfig):

@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from fgrlhf.configs.strict import FilePath, Positive, StrictModel, refuse
-from fgrlhf.configs.unions import any_kind
+from fgrlhf.configs.strict import FilePath, Positive, StrictModel, any_kind, refuse
 from fgrlhf.scorers.service import ServiceSettings, VariableName
 
 

@@ -1,4 +1,7 @@
-"""`Sampler`: prompts in, responses out. `LocalSampler` samples in this process."""
+"""`Sampler`: prompts in, responses out. `LocalSampler` samples in this process.
+
+`make_sampler` makes the sampler that a config names.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -8,8 +11,10 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from fgrlhf.base.errors import UserError
 from fgrlhf.configs.sections import Sampling
 from fgrlhf.models.base import Policy
+from fgrlhf.samplers.config import AnySampler, LocalSamplerConfig
 from fgrlhf.types import Advantages, Response, Rollout
 
 # writes the policy into a folder, in the format of transformers
@@ -120,6 +125,31 @@ class LocalSampler(Sampler):
         return policy.generate(
             prompt_ids_GP, prompt_mask_GP, sampling, row_seeds, num_samples, temperature
         )
+
+
+def make_sampler(config: AnySampler, policy: Policy) -> Sampler:
+    """The sampler of a config, imported if the config names it. This does not contact a server.
+
+    Args:
+      policy: the policy to sample from; its weights may not be loaded yet.
+    Raises:
+      UserError: the sampler cannot sample from this policy.
+    """
+    if isinstance(config, LocalSamplerConfig):
+        return LocalSampler()
+    from fgrlhf.models.causal import CausalPolicy
+    from fgrlhf.samplers.one_step_behind import OneStepBehind
+    from fgrlhf.samplers.vllm import VllmSampler
+
+    if not isinstance(policy, CausalPolicy):
+        raise UserError(
+            f"sampler.kind is vllm, but the policy {type(policy.model).__name__} is an"
+            " encoder-decoder, which vLLM does not serve: use sampler.kind=local, or a decoder-only"
+            " policy"
+        )
+    is_tied = bool(policy.model.config.tie_word_embeddings)
+    sampler = VllmSampler(config, is_tied)
+    return OneStepBehind(sampler) if config.one_step_behind else sampler
 
 
 def pending_tensors(parts: Iterable[Pending]) -> dict[str, Tensor]:

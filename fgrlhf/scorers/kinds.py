@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from fgrlhf.configs.strict import Amount, Count, FilePath, refuse
-from fgrlhf.configs.unions import any_kind
+from fgrlhf.configs.strict import Amount, Count, FilePath, any_kind, refuse
 from fgrlhf.configs.user_class import ClassPath, make_object
 from fgrlhf.scorers.base import OnDevice, RewardContext, TextScorer, TextScorerKind
 from fgrlhf.scorers.service import Address, RemoteSettings, VariableName

@@ -16,7 +16,7 @@ from fgrlhf.base.errors import UserError
 from fgrlhf.configs.strict import Amount, refuse
 from fgrlhf.reward import CombinedReward, SegmentClassifierReward, SequenceScorerReward
 from fgrlhf.rewards.kind import RewardKind
-from fgrlhf.rewards.kinds import SegmentModel, SequenceScorer
+from fgrlhf.rewards.kinds import SegmentModel, SequenceModel
 from fgrlhf.scorers.base import RewardContext
 
 
@@ -61,9 +61,6 @@ class _SegmentKind(SegmentModel):
 
     reward: ClassVar[type[_OneLevelReward]]
 
-    level: Literal["subsentence", "sentence"] | None = Field(
-        default=None, description="only for a folder without reward_model.json"
-    )
     positive_reward: Amount = Field(description="of a segment without the error")
     negative_reward: Amount = Field(description="of a segment with the error")
 
@@ -93,10 +90,8 @@ class Factuality(_SegmentKind):
     published = {"level": "sentence", "error_label": "F-ERR", "with_context": True}
 
 
-class Preference(SequenceScorer):
-    kind: Literal["preference"] = (  # pyright: ignore[reportIncompatibleVariableOverride]
-        "preference"
-    )
+class Preference(SequenceModel):
+    kind: Literal["preference"] = "preference"
     reward = PreferenceReward
     published = {"with_context": True}
 
