@@ -5,6 +5,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from accelerate import Accelerator
@@ -318,18 +319,25 @@ class OnPolicyTrainer(PolicyTrainer):
         step_metrics = []
         for epoch in range(epochs):
             for rows_B in self.minibatches(len(rollout), epoch):
-                step_metrics.append(self._optimizer_step(rollout, advantages, rows_B))
+                is_first = not step_metrics
+                step_metrics.append(self._optimizer_step(rollout, advantages, rows_B, is_first))
         return mean_of(step_metrics) | {"lr": self.optimizer.param_groups[0]["lr"]}
 
     def _optimizer_step(
-        self, rollout: Rollout, advantages: Advantages, rows_B: Tensor
+        self, rollout: Rollout, advantages: Advantages, rows_B: Tensor, is_first: bool = False
     ) -> dict[str, float]:
         """One optimiser step on the mean loss over a minibatch's tokens.
 
         The result does not depend on the number of micro-batches or ranks: each of them adds its
         share of the mean. With `train.average_microbatches: false`, the gradient grows with the
         number of micro-batches (`_gradient_scale`).
+
+        Args:
+          is_first: whether the policy is still the one that scored the rollout. In bf16, results
+            depend on the padding of a batch, here by several percent of a probability. The
+            policy's ratio to itself is 1, so its own log-probabilities are then the old ones.
         """
+        own_are_old = is_first and self.dtype == "bf16" and not self.config.train.dropout
         n_tokens = rollout.response_mask_BT[rows_B].sum().clamp(min=1)
         micro_batches = self.micro_batches(rows_B)
         self.optimizer.zero_grad(set_to_none=True)
@@ -348,6 +356,8 @@ class OnPolicyTrainer(PolicyTrainer):
                         temperature=self.config.logprob_temperature,
                         entropy_gradient=self.config.algorithm.entropy_coef > 0,
                     )
+                if own_are_old:
+                    old = replace(old, logprobs_BT=new.logprobs_BT.detach())
                 token_loss = self.token_loss(new, old, micro_advantages)
                 share_of_mean = masked_sum(token_loss.loss_BT, old.response_mask_BT) / n_tokens
                 (share_of_mean * self._gradient_scale(rows_B, micro_B)).backward()

@@ -18,6 +18,7 @@ from fgrlhf.configs.sections import LoRAConfig, ModelConfig, Sampling
 from fgrlhf.kernels import choice, half_attention, shared_rows
 from fgrlhf.kernels.copies import for_product, keep_copies
 from fgrlhf.kernels.layers import Linear, fast_layers
+from fgrlhf.models.logprobs import LIKELIEST, project_states
 from fgrlhf.reward_models.loading import load_reward_model
 from fgrlhf.reward_models.precision import heads_of, place, with_exact_heads
 from fgrlhf.runs import precision
@@ -184,24 +185,48 @@ def test_sampling_and_scoring_agree(kind, bf16, tmp_path):
 
 @pytest.mark.parametrize("kind", ["llama", "t5"])
 def test_the_first_ratio_is_one(kind, bf16, tmp_path):
-    """Scoring reads all rollouts at once, an update those of two prompts."""
-    run = bf16(tmp_path, kind, train__micro_batch_size=4, model__max_generated_len=24)
-    with torch.no_grad():  # so that a bit of a logit in bf16 is less than .01 on any processor
-        run.policy.model.get_output_embeddings().weight.mul_(0.25)
-    ratios = []
+    """Scoring reads all rollouts at once; an update those of two prompts, with less padding."""
+    settings = {"train__micro_batch_size": 4, "train__n_minibatches": 1}
+    run = bf16(tmp_path, kind, model__max_generated_len=24, **settings)
+    seen = []
     loss = run.algorithm.loss
-
-    def seen(new, old, advantages):
-        ratio_BT = (new.logprobs_BT - old.logprobs_BT).exp().detach()
-        ratios.append(ratio_BT[old.response_mask_BT.bool()])
-        return loss(new, old, advantages)
-
-    run.algorithm.loss = seen
-    run.optimizer.step = lambda: None
+    run.algorithm.loss = lambda new, old, advantages: (
+        seen.append(torch.equal(new.logprobs_BT, old.logprobs_BT)) or loss(new, old, advantages)
+    )
     rollout, rewards = run.collect_and_score()
+    before = rollout.logprobs_BT.clone()
     run.update(rollout, run.compute_advantages(rollout, rewards)[1])
-    distances = (torch.cat(ratios) - 1).abs()
-    assert len(distances) > 100 and float(distances.quantile(0.99)) <= 0.01
+    in_first_step = len(rollout) // 4
+    assert seen[:in_first_step] == [True] * in_first_step and not any(seen[in_first_step:])
+    assert torch.equal(rollout.logprobs_BT, before)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_likely_logits_are_summed_in_fp32(bias):
+    torch.manual_seed(0)
+    model = tiny.policy("llama").model
+    D, V = model.config.hidden_size, model.config.vocab_size
+    layer = fast_layers(nn.Linear(D, V, bias=bias))
+    with torch.no_grad():
+        layer.weight.mul_(100)  # logits whose last digit in bf16 is 1/16 or more
+    model.set_output_embeddings(layer)
+    hidden_ND = torch.randn(5, D).to(HALF).requires_grad_()
+    with autocast():
+        plain_NV = layer(hidden_ND)
+        logits_NV = project_states(model, hidden_ND)
+    assert plain_NV.dtype == HALF and logits_NV.dtype == torch.float32
+    bias_V = layer.bias.to(HALF).float() if bias else 0
+    exact_NV = hidden_ND.float() @ layer.weight.to(HALF).float().T + bias_V
+    likely_NC = plain_NV.topk(LIKELIEST).indices
+    is_likely_NV = torch.zeros(5, V, dtype=torch.bool).scatter_(1, likely_NC, True)
+    torch.testing.assert_close(
+        logits_NV[is_likely_NV], exact_NV[is_likely_NV], rtol=1e-5, atol=1e-4
+    )
+    assert torch.equal(logits_NV[~is_likely_NV], plain_NV[~is_likely_NV].float())
+    gradient_NV = torch.randn(5, V)
+    (of_likely,) = torch.autograd.grad(logits_NV, hidden_ND, gradient_NV)
+    (of_plain,) = torch.autograd.grad(plain_NV, hidden_ND, gradient_NV.to(HALF))
+    assert torch.equal(of_likely, of_plain)
 
 
 @pytest.mark.parametrize("kind", ["llama", "t5"])

@@ -14,17 +14,19 @@ Axes here: N tokens, D width of a hidden state, V vocabulary.
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PretrainedConfig, PreTrainedModel
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.configs.sections import Sampling
+from fgrlhf.kernels.layers import Linear
 from fgrlhf.models.decoding import log_kept_mass
 from fgrlhf.models.trunk import text_config
 from fgrlhf.utils import check_shape
 
 BLOCK = 1024  # tokens; z of one block is 130 MB in fp32 with T5's vocabulary
+LIKELIEST = 16  # tokens whose logits in bf16 are computed again in fp32
 
 
 def chosen_logprobs(
@@ -118,6 +120,8 @@ def project_states(model: PreTrainedModel, hidden: Tensor) -> Tensor:
     output_layer = model.get_output_embeddings()
     assert output_layer is not None, "a language model has an output layer"
     logits = output_layer(hidden)
+    if logits.dtype == torch.bfloat16 and type(output_layer) is Linear:
+        logits = _refined(logits, hidden, output_layer)
     bias = getattr(model, "final_logits_bias", None)  # BART
     if bias is not None:
         logits = logits + bias
@@ -131,6 +135,33 @@ def project_states(model: PreTrainedModel, hidden: Tensor) -> Tensor:
     if cap is not None:
         logits = cap * torch.tanh(logits / cap)
     return logits
+
+
+def _refined(logits: Tensor, hidden: Tensor, layer: Linear) -> Tensor:
+    """The logits in fp32, with the likeliest tokens' summed and kept in fp32.
+
+    bf16 keeps a logit near 30 to the next multiple of 1/8. Half of the difference between
+    log-probabilities of sampling and of scoring came from that. The distribution depends on its
+    likeliest tokens, whose products with the state are few. The gradient is that of the layer.
+
+    Args:
+      logits: (..., V) in bf16, the layer's output.
+      hidden: (..., D), the layer's input.
+    """
+    weight_VD = layer.weight.detach()
+    refined = logits.float()
+    # a GPU would wait for small products, and the parts of a sharded weight have another type
+    if type(layer.weight) is not nn.Parameter or weight_VD.device.type != "cpu":
+        return refined
+    with torch.no_grad():
+        C = min(LIKELIEST, logits.shape[-1])
+        ids_C = logits.topk(C, -1).indices  # (..., C)
+        weight_CD = weight_VD[ids_C].bfloat16().float()  # (..., C, D)
+        exact_C = (weight_CD * hidden.bfloat16().float()[..., None, :]).sum(-1)
+        if layer.bias is not None:
+            exact_C += layer.bias.bfloat16().float()[ids_C]
+        refined.scatter_(-1, ids_C, exact_C)
+    return refined
 
 
 def _scales_states(config: PretrainedConfig) -> bool:
