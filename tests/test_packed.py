@@ -64,6 +64,37 @@ def test_layers_are_ordinary_after_an_error_and_read_changed_weights(every_weigh
         assert model(x).equal(expected)
 
 
+class Attention(nn.Module):
+    def __init__(self, biases: tuple[bool, bool, bool]):
+        super().__init__()
+        self.q_proj = Linear(48, 80, bias=biases[0])
+        self.k_proj = Linear(48, 16, bias=biases[1])
+        self.v_proj = Linear(48, 24, bias=biases[2])
+
+    def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+        return [layer(x) for layer in (self.q_proj, self.k_proj, self.v_proj)]
+
+
+@pytest.mark.parametrize(
+    "biases, products", [((True,) * 3, 1), ((False,) * 3, 1), ((True, False, True), 3)]
+)
+@torch.no_grad()
+def test_layers_with_the_same_states_are_one_product(every_weight, biases, products, monkeypatch):
+    model = Attention(biases).to(torch.bfloat16)
+    x, other = rows(4, 1, 48), rows(4, 1, 48)
+    ordinary = [model(states) for states in (x, other, x)]
+    calls = []
+    product = choice.onednn_linear
+    monkeypatch.setattr(choice, "onednn_linear", lambda *a: calls.append(1) or product(*a))
+    with packed_weights(model, 64):
+        packed = [model(states) for states in (x, other, x)]
+        assert len(calls) == 3 * products
+        # states changed in between, as in cross-attention
+        assert model.q_proj(x).equal(ordinary[0][0]) and model.k_proj(other).equal(ordinary[1][1])
+    for expected, result in zip(ordinary, packed):
+        assert all(a.equal(b) for a, b in zip(expected, result))
+
+
 @pytest.mark.parametrize("reason", ["few tokens", "small", "fp32"])
 @torch.no_grad()
 def test_what_is_not_packed(every_weight, monkeypatch, reason):

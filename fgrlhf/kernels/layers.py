@@ -9,8 +9,9 @@ which of the two is faster on this machine.
 PyTorch multiplies in bf16 with oneDNN, which copies a weight into blocks of its own in every
 product. While responses are sampled, weights do not change and are read once per token, so they are
 copied once, before the first token. On an AMD EPYC, products of 32 rows are then 1.3 times as fast,
-of 4 rows twice as fast. Sums have the same order, so results are the same bit for bit. In fp32 the
-gain is as large, but sums would have another order than without packing, so nothing is packed.
+of 4 rows twice as fast; queries, keys and values are one product, gate and up another. Sums have
+the same order, so results are the same bit for bit. In fp32 the gain is as large, but sums would
+have another order than without packing, so nothing is packed.
 
 *Dropout.* PyTorch draws one random number per entry, which takes a tenth of the time of a T5's
 update, and stores a mask in fp32. Here a mask has one byte per entry, and one 64-bit random number
@@ -24,8 +25,9 @@ PyTorch has one kernel for the norm.
 Axes here: a linear layer maps M rows of K numbers to N numbers each; D width of a hidden state.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from math import prod
 from typing import Any, TypeVar
 
@@ -44,6 +46,8 @@ from fgrlhf.kernels.copies import for_product
 
 LEAST_TOKENS = 8  # with fewer, packing would cost more time than it saves
 LEAST_WEIGHTS = 2**16  # numbers in a weight; smaller ones stay in the processor's cache
+# layers of decoders that read the same states, in this order
+SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 
 # ---- linear layers -------------------------------------------------------------------------------
 
@@ -130,17 +134,40 @@ def packed_weights(model: nn.Module, max_new_tokens: int) -> Iterator[None]:
     Weights must not change meanwhile, and there are no gradients. Layers that do not multiply in
     bf16, and those for which packing does not pay, stay as they are.
     """
-    layers = []
-    if max_new_tokens >= LEAST_TOKENS:
-        layers = [m for m in model.modules() if type(m) is Linear and _packs(m)]
-    for layer in layers:
-        # an attribute of the object is found before the method of its class
-        layer.forward = _packed_forward(layer)
+    groups = _packed_groups(model) if max_new_tokens >= LEAST_TOKENS else []
+    for group in groups:
+        for layer, forward in zip(group, _packed_forwards(group)):
+            # an attribute of the object is found before the method of its class
+            layer.forward = forward
     try:
         yield
     finally:
-        for layer in layers:
-            del layer.forward
+        for group in groups:
+            for layer in group:
+                del layer.forward
+
+
+def _packed_groups(model: nn.Module) -> list[list[Linear]]:
+    """The layers to pack, those together that read the same states.
+
+    In an encoder-decoder, keys and values of cross-attention belong to other states than queries.
+    """
+    packed = [m for m in model.modules() if type(m) is Linear and _packs(m)]
+    config = getattr(model, "config", None)
+    if getattr(config, "is_encoder_decoder", False):
+        return [[layer] for layer in packed]
+    groups = []
+    alone = dict.fromkeys(packed)
+    for module in model.modules():
+        for names in SIBLINGS:
+            found = [getattr(module, name, None) for name in names]
+            group = [layer for layer in found if isinstance(layer, Linear) and layer in alone]
+            biased = {layer.bias is not None for layer in group}
+            if len(group) == len(names) and len(biased) == 1:
+                groups.append(group)
+                for layer in group:
+                    del alone[layer]
+    return groups + [[layer] for layer in alone]
 
 
 def _packs(layer: Linear) -> bool:
@@ -161,17 +188,36 @@ def _dtype_of_products(weight_NK: Tensor) -> torch.dtype:
     return weight_NK.dtype
 
 
-def _packed_forward(layer: Linear) -> Any:
-    """The layer's function, with packed copies of its weight and bias as they are now."""
-    half = torch.bfloat16
-    bias_N = None if layer.bias is None else layer.bias.detach().to(half)
-    weight_NK = layer.weight.detach().to(half).contiguous()
-    packed_weight = torch.ops.mkldnn._reorder_linear_weight(weight_NK)
+def _packed_forwards(group: Sequence[Linear]) -> list[Any]:
+    """The layers' functions, with packed copies of their weights and biases as they are now.
 
-    def forward(x: Tensor) -> Tensor:
+    Layers of a group are called one after the other with the same states: the first call computes
+    the product with all their weights.
+    """
+    half = torch.bfloat16
+    biases = [layer.bias.detach().to(half) for layer in group if layer.bias is not None]
+    bias_N = torch.cat(biases) if biases else None
+    weight_NK = torch.cat([layer.weight.detach().to(half) for layer in group])
+    packed_weight = torch.ops.mkldnn._reorder_linear_weight(weight_NK)
+    sizes = [layer.out_features for layer in group]
+    states: list[Tensor] = []  # of the last product, while layers have to read its parts
+    parts: list[Tensor] = []
+
+    def product(x: Tensor) -> Tensor:
         return choice.onednn_linear(x.to(half), packed_weight, bias_N)
 
-    return forward
+    def part(i: int, x: Tensor) -> Tensor:
+        if not states or states[0] is not x:
+            states[:], parts[:] = [x], product(x).split(sizes, -1)
+        mine = parts[i]
+        if i + 1 == len(group):
+            states.clear()
+            parts.clear()
+        return mine
+
+    if len(group) == 1:
+        return [product]
+    return [partial(part, i) for i in range(len(group))]
 
 
 # ---- dropout -------------------------------------------------------------------------------------
