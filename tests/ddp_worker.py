@@ -17,26 +17,23 @@ from fgrlhf.configs.sections import LoRAConfig
 from fgrlhf.kernels import choice as kernels
 
 STEPS = 4
-STOP = {
-    "train__lr": 2e-2,
-    "train__kl_threshold": 0.01,
-    "train__kl_patience": 2,
-    "algorithm__kl_coef": 0.0,
+STOP = {"train__lr": 2e-2, "train__kl_threshold": 0.01, "train__kl_patience": 2}
+STOP["algorithm__kl_coef"] = 0.0
+PUBLISHED = {
+    "train__n_minibatches": 1,
+    "train__shuffle": False,
+    "train__average_microbatches": False,
+    "algorithm__whiten_divides_by": "sqrt_std",
+    "algorithm__gae_start": "longest",
 }
+TRPO = {"algorithm__name": "trpo", "algorithm__cg_steps": 3}
+TRPO["model__value_model"] = {"ckpt": "tiny"}
+# at first old and new values are equal except for rounding
+TRPO["algorithm__cliprange_value"] = None
 CASES = {  # name: (policy, whether the critic has a trunk, changed settings)
     "t5": ("t5", True, {}),
     "gpt2": ("gpt2", False, {"train__n_minibatches": 1, "train__micro_batch_size": 3}),
-    "published": (
-        "t5",
-        False,
-        {
-            "train__n_minibatches": 1,
-            "train__shuffle": False,
-            "train__average_microbatches": False,
-            "algorithm__whiten_divides_by": "sqrt_std",
-            "algorithm__gae_start": "longest",
-        },
-    ),
+    "published": ("t5", False, PUBLISHED),
     "stop": ("gpt2", False, STOP),
     "grpo": ("t5", False, {"algorithm__name": "grpo"}),
     "nlpo": ("gpt2", False, {"algorithm__name": "nlpo", "algorithm__sync_every": 3}),
@@ -44,17 +41,7 @@ CASES = {  # name: (policy, whether the critic has a trunk, changed settings)
     "lora-llama": ("llama", False, {}),
     "bart": ("bart", True, {}),
     "flan": ("flan", True, {}),
-    "trpo": (
-        "t5",
-        True,
-        {
-            "algorithm__name": "trpo",
-            "algorithm__cg_steps": 3,
-            "model__value_model": {"ckpt": "tiny"},
-            # at first old and new values are equal except for rounding
-            "algorithm__cliprange_value": None,
-        },
-    ),
+    "trpo": ("t5", True, TRPO),
 }
 
 
@@ -71,17 +58,12 @@ def run(name: str, folder: Path, world: int, until: int | None = None):
         "train__adam_eps": 1e-4,
         **changes,
     }
-    if (
-        name == "published"
-    ):  # its loss scales with the number of micro-batches per process, which is two either way
+    # its loss scales with the number of micro-batches per process, which is two either way
+    if name == "published":
         settings["train__micro_batch_size"] = 8 // world
-    training = trainer(
-        config(folder / name, **settings),
-        kind,
-        own_value=own_value,
-        accelerator=Accelerator(cpu=True),
-        lora=LoRAConfig(r=2) if name.startswith("lora") else None,
-    )
+    cfg, lora = config(folder / name, **settings), LoRAConfig(r=2) if "lora" in name else None
+    accelerator = Accelerator(cpu=True)
+    training = trainer(cfg, kind, own_value=own_value, accelerator=accelerator, lora=lora)
     training.actor_critic.policy.model.generation_config.eos_token_id = [1, 5, 10, 15, 20]
     training.train(until)
     return training
@@ -89,9 +71,8 @@ def run(name: str, folder: Path, world: int, until: int | None = None):
 
 def run_dpo(folder: Path):
     """Train DPO with its global batch divided: four answers per question, five questions."""
-    run = dpo_helpers.trainer(
-        dpo_helpers.config(folder / "dpo", train__micro_batch_size=1), "t5", dpo_helpers.fours()
-    )
+    cfg = dpo_helpers.config(folder / "dpo", train__micro_batch_size=1)
+    run = dpo_helpers.trainer(cfg, "t5", dpo_helpers.fours())
     run.train()
     return run
 

@@ -13,30 +13,19 @@ from fgrlhf.dpo import DPOTrainer
 from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.text_types import Prompt
 
-TEXTS = [
-    "the red cat",
-    "a dog sees",
-    "question: one two three and a bird",
-    "blue",
-    "the green bird likes a dog .",
-]
+TEXTS = ["the red cat", "a dog sees", "question: one two three and a bird", "blue"]
+TEXTS += ["the green bird likes a dog ."]
 BETTER = ["cat cat", "the dog sees a cat .", "one", "a bird and a dog", "red red red"]
 WORSE = ["dog", "the dog sees a bird .", "one two three", "a bird", "green ! green !"]
 
 
 def config(folder: Path, **changes) -> DPOConfig:
     """Settings of a fast run; changes are given as section__key=value."""
+    size = {"epochs": 5, "batch_size": 4, "micro_batch_size": 4}
     tree = {
         "model": {"ckpt": "tiny", "max_generated_len": 12},
         "dpo": {"beta": 0.5},
-        "train": {
-            "epochs": 5,
-            "batch_size": 4,
-            "micro_batch_size": 4,
-            "lr": 1e-3,
-            "warmup_steps": 2,
-            "adam_eps": 1e-4,
-        },
+        "train": {**size, "lr": 1e-3, "warmup_steps": 2, "adam_eps": 1e-4},
         "evaluation": {"every_steps": 1000},
         "data": {"dev_file": "none", "feedback_file": "none"},
         "logging": {"save_dir": str(folder), "n_samples": 4},
@@ -61,21 +50,13 @@ def pairs(marked: bool = False) -> list[Comparison]:
 
 def fours() -> list[Comparison]:
     """Four answers each, and several pairs."""
-    several = [
-        ((0, 1), (0, 2), (2, 3)),
-        ((3, 0),),
-        ((1, 2), (1, 3), (0, 3), (0, 2)),
-        ((2, 1), (0, 1)),
-        ((0, 3),),
-    ]
-    return [
-        Comparison(
-            Prompt(str(i), TEXTS[i]),
-            tuple(Answer(text) for text in (*BETTER[i:], *BETTER)[:4]),
-            several[i],
-        )
-        for i in range(5)
-    ]
+    several = [((0, 1), (0, 2), (2, 3)), ((3, 0),), ((1, 2), (1, 3), (0, 3), (0, 2))]
+    several += [((2, 1), (0, 1)), ((0, 3),)]
+    comparisons = []
+    for i, decided in enumerate(several):
+        answers = tuple(Answer(text) for text in (*BETTER[i:], *BETTER)[:4])
+        comparisons.append(Comparison(Prompt(str(i), TEXTS[i]), answers, decided))
+    return comparisons
 
 
 def trainer(
@@ -88,10 +69,7 @@ def trainer(
 ) -> DPOTrainer:
     """A DPO trainer; the same arguments give the same trainer."""
     policy = tiny.policy(kind, lora=lora, **noise)
-    encoded = encode_comparisons(
-        policy,
-        pairs() if comparisons is None else comparisons,
-        cfg.model.max_generated_len,
-        cfg.dpo.span_weight,
-    )
+    comparisons = pairs() if comparisons is None else comparisons
+    limits = (cfg.model.max_generated_len, cfg.dpo.span_weight)
+    encoded = encode_comparisons(policy, comparisons, *limits)
     return DPOTrainer(cfg, policy, encoded, evaluate, Accelerator(cpu=True))

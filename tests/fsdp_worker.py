@@ -36,28 +36,22 @@ from tasks.qa_feedback.data import mini_world
 STEPS = 10
 HALF = 5
 EMBEDDINGS = 27  # not divisible by the number of processes
+FROZEN = {"model__value_model": {"ckpt": "tiny", "freeze_value_model": True}}
+RECOMPUTED = {"train__gradient_checkpointing": True}
 CASES = {  # name: (policy, whether the critic has a trunk, changed settings)
     "t5": ("t5", True, {}),
     "llama": ("llama", True, {"train__micro_batch_size": 4}),
-    "gpt2": ("gpt2", False, {"train__gradient_checkpointing": True}),
+    "gpt2": ("gpt2", False, RECOMPUTED),
     "grpo": ("t5", False, {"algorithm__name": "grpo"}),
     "grpo-llama": ("llama", False, {"algorithm__name": "grpo", "algorithm__kl_in": "loss"}),
-    "frozen-critic": (
-        "flan",
-        True,
-        {"model__value_model": {"ckpt": "tiny", "freeze_value_model": True}},
-    ),
+    "frozen-critic": ("flan", True, FROZEN),
     "still": ("t5", True, {}),  # with learning rate 0
     "grpo-still": ("t5", False, {"algorithm__name": "grpo"}),
     "llama-still": ("llama", True, {}),
     "loaded-t5": ("t5", True, {}),  # as fgrlhf/train_rl.py does: only the first process reads files
     "loaded-llama": ("llama", True, {}),
     "lora": ("t5", True, {}),
-    "lora-llama": (
-        "llama",
-        False,
-        {"algorithm__name": "grpo", "train__gradient_checkpointing": True},
-    ),
+    "lora-llama": ("llama", False, {"algorithm__name": "grpo", **RECOMPUTED}),
     "bf16": ("t5", True, {"model__dtype": "bf16"}),
     "lora-bf16": ("t5", True, {"model__dtype": "bf16"}),
     "lora-interrupted": ("t5", True, {}),
@@ -156,16 +150,9 @@ def rl_trainer(name: str, folder: Path, world: int):
     value = None
     if cfg.needs_values:
         value = Value(trained.hidden_size, trunk, cfg.model.value_model.freeze_value_model)
-    run = make_trainer(
-        cfg,
-        ActorCritic(trained, value),
-        reference,
-        CombinedReward({"count": CountWord(REWARDED.get(name, "cat"))}),
-        PROMPTS,
-        dev_metrics(accelerator),
-        accelerator,
-    )
-    return run
+    reward = CombinedReward({"count": CountWord(REWARDED.get(name, "cat"))})
+    models = (ActorCritic(trained, value), reference)
+    return make_trainer(cfg, *models, reward, PROMPTS, dev_metrics(accelerator), accelerator)
 
 
 def dpo_trainer(name: str, folder: Path):
@@ -185,11 +172,8 @@ def gradients_of_first_step(run) -> dict[str, torch.Tensor]:
 
     def record():
         if not recorded:
-            gradients = {
-                name: parameter.grad
-                for name, parameter in run.actor_critic.named_parameters()
-                if parameter.grad is not None
-            }
+            parameters = run.actor_critic.named_parameters()
+            gradients = {name: p.grad for name, p in parameters if p.grad is not None}
             recorded.update({n: t.clone() for n, t in whole(gradients, keep=True).items()})
         return clip_and_step()
 
@@ -225,34 +209,21 @@ def prepare_commands(folder: Path) -> None:
 def run_command(name: str, data: Path, save_dir: Path, world: int) -> None:
     """`fgrlhf rl` or `fgrlhf dpo` with whole models or, in several processes, sharded ones."""
     os.environ |= {"OUTPUT_DIR": str(data), "DATA_DIR": str(data)}
-    changes = [
-        "parallel.strategy=fsdp2",
-        "model.max_generated_len=6",
-        "model.max_input_len=64",
-        "train.micro_batch_size=2",
-        "train.adam_eps=1e-2",
-        f"logging.save_dir={save_dir}",
-    ]
+    changes = ["parallel.strategy=fsdp2", "model.max_generated_len=6", "model.max_input_len=64"]
+    changes += ["train.micro_batch_size=2", "train.adam_eps=1e-2", f"logging.save_dir={save_dir}"]
     command = name.removesuffix("-lora")
     if command != name:
         changes += ["model.lora={r: 2, alpha: 8}", "train.lr=1e-2"]
     if command == "rl":
-        changes += [
-            "env.train_num_samples_per_input=2",
-            f"train.sampling_batch_size_per_card={4 // world}",
-            "train.total_episodes=16",
-        ]
+        changes += ["env.train_num_samples_per_input=2", "train.total_episodes=16"]
+        changes += [f"train.sampling_batch_size_per_card={4 // world}"]
         # with equal rewards, whitening would turn rounding errors into advantages
         reward = CombinedReward({"gold": CountWord("d")})
         with mock.patch.object(train_rl, "build_reward", lambda *_: reward):
             rl.main(["tasks.qa_feedback", str(TRAINING / "mini_oracle_config.yml"), *changes])
     else:
-        changes += [
-            "train.batch_size=4",
-            "data.pairs=comparisons",
-            "data.train_file=null",
-            f"data.feedback_file={data}/pairs.jsonl",
-        ]
+        changes += ["train.batch_size=4", "data.pairs=comparisons", "data.train_file=null"]
+        changes += [f"data.feedback_file={data}/pairs.jsonl"]
         dpo.main(["tasks.qa_feedback", str(TRAINING / "mini_dpo_config.yml"), *changes])
 
 

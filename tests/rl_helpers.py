@@ -40,25 +40,15 @@ class CountWord:
 
 def config(folder: Path, **changes) -> RLConfig:
     """Settings of a fast run; changes are given as section__key=value."""
+    short = {"sampling_batch_size_per_card": 4, "n_ppo_epoch_per_rollout": 2, "kl_threshold": 1e6}
+    short |= {"total_episodes": 64, "micro_batch_size": 8, "n_minibatches": 2}
+    value = {"policy_value_sharing": True}
     tree = {
-        "model": {
-            "ckpt": "tiny",
-            "max_generated_len": 8,
-            "value_model": {"policy_value_sharing": True},
-        },
+        "model": {"ckpt": "tiny", "max_generated_len": 8, "value_model": value},
         "reward": {"cat": {"kind": "count"}},
         "env": {"train_num_samples_per_input": 2},
         "algorithm": {"kl_coef": 0.1},
-        "train": {
-            "total_episodes": 64,
-            "sampling_batch_size_per_card": 4,
-            "micro_batch_size": 8,
-            "n_minibatches": 2,
-            "n_ppo_epoch_per_rollout": 2,
-            "lr": 1e-3,
-            "warmup_steps": 0,
-            "kl_threshold": 1e6,
-        },
+        "train": {**short, "lr": 1e-3, "warmup_steps": 0},
         "evaluation": {"every_steps": 1000},
         "logging": {"save_dir": str(folder), "n_samples": 2},
     }
@@ -90,15 +80,10 @@ def trainer(
     torch.manual_seed(0)
     value = Value(policy.hidden_size, trunk) if cfg.needs_values else None
     reward = reward or CombinedReward({"cat": CountWord()})
-    return (PPOTrainer if cfg.algorithm.name == "ppo" else make_trainer)(
-        cfg,
-        ActorCritic(policy, value),
-        reference,
-        reward,
-        prompts,
-        evaluate,
-        accelerator or Accelerator(cpu=True),
-    )
+    accelerator = accelerator or Accelerator(cpu=True)
+    make = PPOTrainer if cfg.algorithm.name == "ppo" else make_trainer
+    actor_critic = ActorCritic(policy, value)
+    return make(cfg, actor_critic, reference, reward, prompts, evaluate, accelerator)
 
 
 def metrics(folder: Path, timings: bool = False) -> list[dict]:

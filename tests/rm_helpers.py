@@ -3,6 +3,7 @@
 A segment with many `red` is wrong.
 """
 
+import itertools
 import json
 import random
 from pathlib import Path
@@ -98,20 +99,18 @@ def comparison_rows(n: int, seed: int, most: int = 5) -> list[dict]:
     rows = []
     for _ in range(n):
         counts = [rng.randint(0, 3) for _ in range(rng.randint(2, most))]
-        responses = [
-            " ".join(rng.sample(["one"] * c + rng.choices(OTHERS, k=6 - c), 6)) for c in counts
-        ]
+        responses = answers_with(counts, rng)
         places = range(len(counts))
         pairs = [[i, j] for i in places for j in places if counts[i] > counts[j]]
         rng.shuffle(pairs)
-        rows.append(
-            {
-                "prompt": f"the {rng.choice(OTHERS)}",
-                "responses": responses,
-                "preferences": pairs[: rng.randint(0, len(pairs))],
-            }
-        )
+        row = {"prompt": f"the {rng.choice(OTHERS)}", "responses": responses}
+        rows.append(row | {"preferences": pairs[: rng.randint(0, len(pairs))]})
     return rows
+
+
+def answers_with(counts: list[int], rng: random.Random) -> list[str]:
+    """Answers of six words, with so many times `one`."""
+    return [" ".join(rng.sample(["one"] * c + rng.choices(OTHERS, k=6 - c), 6)) for c in counts]
 
 
 def pair_rows(n: int, seed: int) -> list[dict]:
@@ -119,20 +118,13 @@ def pair_rows(n: int, seed: int) -> list[dict]:
     rng, rows = random.Random(seed), []
     for _ in range(n):
         counts = [rng.randint(0, 3) for _ in range(4)]
-        outputs = [
-            " ".join(rng.sample(["one"] * c + rng.choices(OTHERS, k=6 - c), 6)) for c in counts
-        ]
+        outputs = answers_with(counts, rng)
         preference = [
-            0 if counts[i] == counts[j] else 1 if counts[i] > counts[j] else 2
-            for i in range(4)
-            for j in range(i + 1, 4)
+            0 if one == other else 1 if one > other else 2
+            for one, other in itertools.combinations(counts, 2)
         ]
-        rows.append(
-            {
-                "question": f"the {rng.choice(OTHERS)}",
-                "passages": [["a dog", "the dog sees a cat"]],
-                **{f"prediction {i + 1}": text for i, text in enumerate(outputs)},
-                "preference": preference,
-            }
-        )
+        asked = {"question": f"the {rng.choice(OTHERS)}"}
+        asked["passages"] = [["a dog", "the dog sees a cat"]]
+        answered = {f"prediction {i + 1}": text for i, text in enumerate(outputs)}
+        rows.append({**asked, **answered, "preference": preference})
     return rows

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from page_helpers import ITEM, QA
 
+from interface_html.export import FeedbackExportSettings, export
 from interface_html.rules import sentences
 from interface_html.server import judged_sha256
 from interface_html.suggestions import shown_suggestions
@@ -194,3 +195,8 @@ class Client:
             "doc": doc,
         }
         return body | changes
+
+
+def write_export(db: Path, out: Path | str, task: str = "qa_feedback", **settings) -> int:
+    """Write the export of a study; the number of its rows."""
+    return export(FeedbackExportSettings(task=task, db=str(db), out=str(out), **settings))

@@ -95,11 +95,20 @@ def study(tmp_path):
     return tmp_path
 
 
+def to_adjudicate_of(study) -> list[Item]:
+    paths = {"db": str(study / "f.sqlite"), "out": str(study / "items.json")}
+    return adjudicate(AdjudicateSettings(task="qa_feedback", **paths))
+
+
+def exported(study, **settings) -> list[dict]:
+    paths = {"db": str(study / "f.sqlite"), "out": str(study / "o.json")}
+    settings = {"task": "qa_feedback", "pages": "annotation", **paths, **settings}
+    export.export(export.FeedbackExportSettings(**settings))
+    return json.loads((study / "o.json").read_text())
+
+
 def test_items_come_by_disagreement_with_their_annotations(study):
-    settings = AdjudicateSettings(
-        task="qa_feedback", db=str(study / "f.sqlite"), out=str(study / "items.json")
-    )
-    assert [item.id for item in adjudicate(settings)] == ["1", "0"]
+    assert [item.id for item in to_adjudicate_of(study)] == ["1", "0"]
     first, second = read_items(QA, study / "items.json")
     assert [entry["annotator"] for entry in first.row["annotations"]] == ["anna", "ben"]
     assert [len(entry["errors"]) for entry in first.row["annotations"]] == [1, 2]
@@ -109,10 +118,7 @@ def test_items_come_by_disagreement_with_their_annotations(study):
 
 def decided(study, content):
     """The database of an adjudication in which item 1 was decided."""
-    settings = AdjudicateSettings(
-        task="qa_feedback", db=str(study / "f.sqlite"), out=str(study / "items.json")
-    )
-    adjudicate(settings)
+    to_adjudicate_of(study)
     database = Database(study / "a.sqlite", "qa_feedback", clock=Clock())
     database.add_items(read_items(QA, study / "items.json"))
     given = database.next("cleo", "annotation", 4)
@@ -124,17 +130,9 @@ def decided(study, content):
 
 def test_the_export_takes_decisions_before_the_majority(study, capsys):
     third = doc([error("Incoherent", 0, 3)])
-    values = {
-        "task": "qa_feedback",
-        "db": str(study / "f.sqlite"),
-        "out": str(study / "o.json"),
-        "pages": "annotation",
-    }
-    export.export(export.FeedbackExportSettings(**values, policy="majority"))
-    majority = json.loads((study / "o.json").read_text())
+    majority = exported(study, policy="majority")
     path = decided(study, third)
-    export.export(export.FeedbackExportSettings(**values, policy="adjudicated", adjudicated=path))
-    rows = json.loads((study / "o.json").read_text())
+    rows = exported(study, policy="adjudicated", adjudicated=path)
     assert [row["feedback"]["errors"] for row in rows] == [[error()], third["errors"], [error()]]
     assert [rows[0], rows[2]] == [majority[0], majority[2]] and rows[1].keys() == majority[1].keys()
     assert "1 adjudicated item" in capsys.readouterr().out
@@ -144,33 +142,23 @@ def test_the_export_takes_decisions_before_the_majority(study, capsys):
 
 
 def test_a_decision_counts_whatever_the_weight_of_its_adjudicator(study):
-    values = {"task": "qa_feedback", "db": str(study / "f.sqlite"), "out": str(study / "o.json")}
     path = decided(study, doc([error("Incoherent", 0, 3)]))
     figures = {"items": 1, "labels": 1, "accuracy": 1.0, "balanced_accuracy": 0.5}
     figures |= {"undefined": None, "repeated_labels": 0, "consistency": None}
     weights = {"anna": 2.0, "ben": 2.0, "cleo": 0.0}
     pages = {name: {"annotation": {**figures, "weight": w}} for name, w in weights.items()}
     write_json(study / "r.json", {"task": "qa_feedback", "right": "gold", "annotators": pages})
-    settings = export.FeedbackExportSettings(
-        **values,
-        pages="annotation",
-        policy="adjudicated",
-        adjudicated=path,
-        weights=str(study / "r.json"),
-        least_weight=1.0,
-    )
-    export.export(settings)
-    rows = json.loads((study / "o.json").read_text())
+    weighted = {"weights": str(study / "r.json"), "least_weight": 1.0}
+    rows = exported(study, policy="adjudicated", adjudicated=path, **weighted)
     assert [entry["error type"] for entry in rows[1]["feedback"]["errors"]] == ["Incoherent"]
 
 
 def test_wrong_databases_are_refused(study):
-    values = {"task": "qa_feedback", "db": str(study / "f.sqlite"), "out": str(study / "o.json")}
     with pytest.raises(UserError, match="belong together"):
-        export.export(export.FeedbackExportSettings(**values, policy="adjudicated"))
+        exported(study, policy="adjudicated")
     items = [Item("0", ROW)]
     with pytest.raises(UserError, match="item '0' has no judgements to decide between"):
-        read_decisions(QA, items, values["db"])
+        read_decisions(QA, items, str(study / "f.sqlite"))
     path = decided(study, doc([error()]))
     with pytest.raises(UserError, match="item '1' is not in db=... with the same texts"):
         read_decisions(QA, items, path)
@@ -243,17 +231,10 @@ def decisions(tab):
 
 def test_one_text_has_a_line_for_each_person_and_a_list_of_differences(chromium, tmp_path):
     with opened(chromium, items=[two()], tmp_path=tmp_path) as tab:
-        assert tab.locator(".take-all button").all_inner_texts() == [
-            "Take all of A A",
-            "Take all of B B",
-        ]
-        assert tab.locator("#text .w.laned").all_inner_texts() == [
-            "cat",
-            "sat",
-            "red.",
-            "The",
-            "cat",
-        ]
+        take = [f"Take all of {name} {name}" for name in "AB"]
+        assert tab.locator(".take-all button").all_inner_texts() == take
+        laned = ["cat", "sat", "red.", "The", "cat"]
+        assert tab.locator("#text .w.laned").all_inner_texts() == laned
         assert tab.locator("#text [data-difference]").evaluate_all(
             "all => all.map((word) => [word.textContent, word.dataset.difference])"
         ) == [["sat", "1"], ["red.", "2"], ["cat", "3"]]
@@ -506,10 +487,7 @@ def test_annotations_that_cannot_be_shown_are_left_out(chromium, tmp_path):
 
 
 def test_a_decision_made_beside_the_annotations_is_exported(chromium, study):
-    settings = AdjudicateSettings(
-        task="qa_feedback", db=str(study / "f.sqlite"), out=str(study / "items.json")
-    )
-    adjudicate(settings)
+    to_adjudicate_of(study)
     folder = study / "adjudication"
     folder.mkdir()
     with serving(folder, items=study / "items.json") as server:
@@ -520,15 +498,7 @@ def test_a_decision_made_beside_the_annotations_is_exported(chromium, study):
             tab.fill("#correction", "Decided.")
             press(tab, "Control+Enter")
             tab.wait_for_selector("text=0 differences.")  # of the next item
-        out = study / "o.json"
-        values = {"task": "qa_feedback", "db": str(study / "f.sqlite"), "out": str(out)}
-        path = str(server.db)
-        export.export(
-            export.FeedbackExportSettings(
-                **values, pages="annotation", policy="adjudicated", adjudicated=path
-            )
-        )
-    rows = json.loads(out.read_text())
+        rows = exported(study, policy="adjudicated", adjudicated=str(server.db))
     assert plain(rows[1]["feedback"]["errors"]) == [error()]
     assert rows[1]["feedback"]["corrected-prediction"] == "Decided."
 

@@ -146,6 +146,18 @@ def study(task, tmp_path) -> Path:
     return tmp_path
 
 
+def decisions_of(study, task, *values, rows="items.json") -> str:
+    """A database in which dana decides; `values` has pairs of a page and a part of a document."""
+    database = Database(study / "a.sqlite", "rated", clock=Clock())
+    database.add_items(read_items(task, study / rows))
+    for page, part in values:
+        given = database.next("dana", page, 3)
+        doc = {**part, "order": given.shown}
+        database.submit(given, f"dana{page}{given.item.id}", doc, Receipt(1, "1"))
+    database.close()
+    return str(study / "a.sqlite")
+
+
 def settings_of(monkeypatch, task, module="export"):
     """Let a program read the made task."""
     monkeypatch.setattr(f"interface_html.{module}.feedback_of", lambda _: task)
@@ -161,25 +173,20 @@ def test_the_export_takes_decisions_before_majority_and_median(monkeypatch, caps
     items = adjudication(monkeypatch, task, study)
     assert "3 items (3 with comparisons, 3 with ratings)" in capsys.readouterr().out
     assert [item.id for item in items] == ["0", "1", "2"]
-    database = Database(study / "a.sqlite", "rated", clock=Clock())
-    database.add_items(read_items(task, study / "items.json"))
     decided = rated((1, 1), (1, 1), (1, 1))["ratings"]
-    for page, part in (
+    path = decisions_of(
+        study,
+        task,
         ("comparison", {"preference": ALL_TIES}),
         ("rating", {"ratings": decided}),
         ("rating", {"ratings": ANNA["ratings"]}),
-    ):
-        given = database.next("dana", page, 3)
-        doc = {**part, "order": given.shown}
-        database.submit(given, f"dana{page}{given.item.id}", doc, Receipt(1, "1"))
-    database.close()
+    )
     settings_of(monkeypatch, task)
     values = {"task": "rated", "db": str(study / "f.sqlite"), "out": str(study / "o.json")}
     export.export(export.FeedbackExportSettings(**values, policy="majority"))
     majority = json.loads((study / "o.json").read_text())
     assert [entry["preferences"] for entry in majority] == [BEST_FIRST] * 4
     assert majority[0]["ratings"][0] == {"quality": 4, "clarity": 80}
-    path = str(study / "a.sqlite")
     export.export(export.FeedbackExportSettings(**values, policy="adjudicated", adjudicated=path))
     assert "2 adjudicated items (1 comparison, 2 ratings)" in capsys.readouterr().out
     rows = json.loads((study / "o.json").read_text())
@@ -236,19 +243,12 @@ def test_a_judgement_on_a_page_without_a_decision_is_no_decision(monkeypatch, ta
 
 
 def test_there_must_be_two_judgements_and_such_a_page(monkeypatch, task, study):
-    with pytest.raises(
-        UserError, match="the task rated has no page `annotation`: set pages=comparison,rating"
-    ):
+    message = "the task rated has no page `annotation`: set pages=comparison,rating"
+    with pytest.raises(UserError, match=message):
         adjudication(monkeypatch, task, study, pages="annotation")
+    path = decisions_of(study, task, rows="rows.json")
     with pytest.raises(UserError, match="no item with two comparisons or two ratings"):
-        write_json(study / "none.json", [row(0, OUTPUTS)])
-        database = Database(study / "n.sqlite", "rated", clock=Clock())
-        database.add_items(read_items(task, study / "none.json"))
-        database.close()
-        settings = AdjudicateSettings(
-            task="rated", db=str(study / "n.sqlite"), out=str(study / "x.json")
-        )
-        adjudicate(settings)
+        adjudicate(AdjudicateSettings(task="rated", db=path, out=str(study / "x.json")))
 
 
 def test_items_are_read_and_written_byte_for_byte_and_feedback_has_no_submissions(task, tmp_path):
@@ -534,9 +534,6 @@ def test_a_pressed_button_keeps_the_focus_and_letters_of_a_comment_take_nothing(
 
 
 # ---- both pages ----------------------------------------------------------------------------------
-
-
-# Takes every value of every item, and returns the comments that it shows.
 
 
 def test_decisions_of_served_pages_are_exported(chromium, tmp_path):

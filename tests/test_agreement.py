@@ -107,16 +107,15 @@ def test_a_mark_inside_a_word_marks_the_word():
         items.append(judged(*marks, response=f"{text} {i}"))
     figures = report({"f": items})
     assert figures["alpha, words marked or not"].mean == 1
-    assert [list(words_in("He  said it", [0, 4, 9], *span)) for span in ((1, 2), (2, 4))] == [
-        [0],
-        [],
-    ]
-    assert [list(words_in("so, it is", [0, 4, 7], *s)) for s in ((2, 5), (3, 4), (0, 9))] == [
-        [0, 1],
-        [],
-        [0, 1, 2],
-    ]
-    assert list(words_in("  a", [2], 0, 1)) == []
+    for text, starts, span, words in (
+        ("He  said it", [0, 4, 9], (1, 2), [0]),
+        ("He  said it", [0, 4, 9], (2, 4), []),
+        ("so, it is", [0, 4, 7], (2, 5), [0, 1]),
+        ("so, it is", [0, 4, 7], (3, 4), []),
+        ("so, it is", [0, 4, 7], (0, 9), [0, 1, 2]),
+        ("  a", [2], (0, 1), []),
+    ):
+        assert list(words_in(text, starts, *span)) == words
 
 
 def test_equal_marks_of_few_items_are_not_certain():
@@ -169,9 +168,8 @@ def test_spans_of_several_annotators_are_one_unit():
         marks = [mark(0, 2, type, annotator=str(k)) for k, type in enumerate(types)]
         items.append(judged(*marks, response=f"so {i}"))
     # coincidences of different values: 2 units x 4 / 2; n = 12, 6 of each: expected 2 x 36
-    assert report({"f": items})["alpha, types of matched spans"].mean == pytest.approx(
-        1 - (12 - 1) * 4 / 72
-    )
+    figure = report({"f": items})["alpha, types of matched spans"]
+    assert figure.mean == pytest.approx(1 - (12 - 1) * 4 / 72)
 
 
 def test_names_of_labels_change_no_figure():
@@ -207,11 +205,8 @@ def test_responses_of_one_annotator_do_not_widen_the_interval():
 
 @pytest.mark.parametrize(
     "marks",
-    [
-        ((0, 8, "x"), (3, 5, "y")),  # one inside the other
-        ((0, 5, "x"), (0, 5, "y")),  # two labels of the same words
-        ((0, 5, "x"), (3, 8, "y")),  # each has words of its own
-    ],
+    [((0, 8, "x"), (3, 5, "y")), ((0, 5, "x"), (0, 5, "y")), ((0, 5, "x"), (3, 8, "y"))],
+    ids=["one inside the other", "of the same words", "each with words of its own"],
 )
 def test_overlapping_marks_agree_in_any_order(marks):
     judgements = []
@@ -244,16 +239,14 @@ def test_an_item_with_most_of_the_weight_is_named():
         others.append(judged(*both, response=f"text {i}"))
     assert weight_notes({"f": others}) == []
     notes = weight_notes({"f": [many, *others]})
-    assert notes[0] == (
-        "30 of the 54 marks are of one item, 'one of many': it decides the F figures of spans"
-    )
+    line = "30 of the 54 marks are of one item, 'one of many': it decides the F figures of spans"
+    assert notes[0] == line
     assert len(notes) == 2 and "90 of the 138 labels of words" in notes[1]
     assert weight_notes({"f": [many]}) == []  # there is no other
     rated = [Judgement("helpful", score=1.0, annotator=f"w{i}") for i in range(30)]
     notes = weight_notes({"f": [scored(1, 2, 3), judged(*rated, response="rated")]})
-    assert notes == [
-        "30 of the 32 judgements are of one item, 'rated': it decides scores and verdicts"
-    ]
+    line = "30 of the 32 judgements are of one item, 'rated': it decides scores and verdicts"
+    assert notes == [line]
 
 
 def scored(first, second, number):
@@ -266,11 +259,8 @@ def test_scores_have_figures_and_rows_of_scores_no_others():
     """Ben's scores are 10 lower throughout: equal order, other values."""
     items = [scored(20 + i, 10 + i, i) for i in range(12)]
     figures = report({"f": items})
-    assert list(figures) == [
-        "alpha, scores of helpful (ordinal)",
-        "alpha, scores of helpful (interval)",
-        "ICC, scores of helpful (consistency)",
-    ]
+    kinds = ("alpha, {} (ordinal)", "alpha, {} (interval)", "ICC, {} (consistency)")
+    assert list(figures) == [kind.format("scores of helpful") for kind in kinds]
     assert figures["ICC, scores of helpful (consistency)"].mean == pytest.approx(1)
     # interval: n = 24, the distance of a unit is 10; variance of 20..31 and 10..21
     numbers = np.array([*range(20, 32), *range(10, 22)], dtype=float)
@@ -333,9 +323,8 @@ def test_one_file_for_each_annotator():
     first = [judged(mark(0, 2)), judged(response="x y"), judged(response="only one")]
     second = [judged(mark(0, 2), name="9"), judged(mark(0, 1), response="x y")]
     shared = by_response({"a.jsonl": first, "b.jsonl": second})
-    assert [sorted(entry.by_annotator) for entry in shared] == [
-        *(["a.jsonl", "b.jsonl"], ["a.jsonl", "b.jsonl"], ["a.jsonl"])
-    ]
+    files = [["a.jsonl", "b.jsonl"], ["a.jsonl", "b.jsonl"], ["a.jsonl"]]
+    assert [sorted(entry.by_annotator) for entry in shared] == files
     figures = report({"a.jsonl": first, "b.jsonl": second})
     assert figures["span F1, exact, positions"].mean == pytest.approx(2 / 3)
 
@@ -414,12 +403,11 @@ def test_an_error_of_the_whole_response_is_one_that_has_no_span():
 def test_a_rated_response_with_one_annotator_of_errors_has_no_figure():
     rated = Judgement("helpful", score=4.0, annotator="ben")
     liked = Judgement("liked", "nice", 0, 2, annotator="ben")
+    reason = "undefined: no two annotators looked for errors in the same response"
     for other in (rated, liked):
         figures = report({"f": [judged(mark(0, 2, annotator="anna"), other)]})
         for name in ("span F1, exact, positions", "alpha, words marked or not"):
-            assert figures[name] == (
-                "undefined: no two annotators looked for errors in the same response"
-            )
+            assert figures[name] == reason
 
 
 def test_who_only_rates_has_not_found_that_nothing_is_missing():

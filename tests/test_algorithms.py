@@ -69,16 +69,9 @@ def finds_in_slow_tests(name: str, kind: str) -> bool:
 @pytest.mark.parametrize("name, kind", with_slow(NAMES_AND_KINDS, finds_in_slow_tests))
 def test_each_finds_the_best_arm(name, kind, tmp_path):
     """A bandit: one token is generated, and the word `cat` is rewarded."""
-    run = make(
-        tmp_path,
-        name,
-        kind,
-        model__max_generated_len=1,
-        env__train_num_samples_per_input=8,
-        algorithm__kl_coef=0.0,
-        train__lr=LR[kind],
-        **(LARGE | FAST.get(name, {})),
-    )
+    changes = LARGE | FAST.get(name, {}) | {"model__max_generated_len": 1}
+    changes |= {"algorithm__kl_coef": 0.0, "train__lr": LR[kind]}
+    run = make(tmp_path, name, kind, env__train_num_samples_per_input=8, **changes)
     run.train()
     curve = [row["reward/total"] for row in metrics(tmp_path)]
     # TRPO's steps have a fixed size, even at the optimum, where they follow the critic's noise, so
@@ -93,15 +86,9 @@ def test_each_finds_the_best_arm(name, kind, tmp_path):
 )
 def test_each_learns_from_dense_rewards(name, tmp_path):
     """A policy that is rewarded for every `cat` writes it more and more often."""
-    run = make(
-        tmp_path,
-        name,
-        env__train_num_samples_per_input=8,
-        model__max_generated_len=6,
-        algorithm__kl_coef=0.01,
-        train__lr=LR["t5"],
-        **(LARGE | FAST.get(name, {}) | {"train__total_episodes": 32 * 25}),
-    )
+    changes = LARGE | FAST.get(name, {}) | {"train__total_episodes": 32 * 25}
+    changes |= {"model__max_generated_len": 6, "algorithm__kl_coef": 0.01, "train__lr": LR["t5"]}
+    run = make(tmp_path, name, env__train_num_samples_per_input=8, **changes)
     run.train()
     curve = [row["reward/total"] for row in metrics(tmp_path)]
     assert sum(curve[-5:]) / 5 > 4 > 1 > curve[0], (curve[:5], curve[-5:])
@@ -118,12 +105,8 @@ def dense(*values_T):
     rewards_BT = torch.zeros(mask_BT.shape)
     for b, row in enumerate(values_T):
         rewards_BT[b, : len(row)] = torch.tensor(row)
-    old = rollout(
-        mask_BT,
-        values_BT=None,
-        char_ends=ends,
-        group_B=torch.zeros(len(values_T), dtype=torch.long),
-    )
+    group_B = torch.zeros(len(values_T), dtype=torch.long)
+    old = rollout(mask_BT, values_BT=None, char_ends=ends, group_B=group_B)
     return old, TokenReward({"r": rewards_BT}, {"r": segments}, mask_BT)
 
 
@@ -139,13 +122,10 @@ def advantages(algorithm, rows=ROWS):
 def test_segments_before_a_token():
     old, rewards = dense(*ROWS)
     expected = [[0, 0, 1, 1], [0, 1, 1, 1], [0, 0, 0, 1], [0, 1, 1, 1]]
-    assert (
-        segments_before(rewards.segments["r"], old.char_ends, old.response_mask_BT).tolist()
-        == expected
-    )
-    whole = [
-        [SegmentScore(0, None, 1.0)]
-    ] * 4  # a score of the whole answer is complete only after its last token
+    index_BT = segments_before(rewards.segments["r"], old.char_ends, old.response_mask_BT)
+    assert index_BT.tolist() == expected
+    # a score of the whole answer is complete only after its last token
+    whole = [[SegmentScore(0, None, 1.0)]] * 4
     index_BT = segments_before(whole, old.char_ends, old.response_mask_BT)
     assert (index_BT * old.response_mask_BT).sum() == 0
 
@@ -185,9 +165,8 @@ def test_grpo_without_normalisation_is_reinforce_with_a_mean_baseline():
         new_BT = old.logprobs_BT.clone().requires_grad_()
         _, rewards = dense(*ENDS)
         result = algorithm.advantages(old, rewards.total_BT, rewards)
-        algorithm.loss(
-            PolicyOutput(new_BT, None, torch.zeros_like(new_BT)), old, result
-        ).loss_BT.sum().backward()
+        output = PolicyOutput(new_BT, None, torch.zeros_like(new_BT))
+        algorithm.loss(output, old, result).loss_BT.sum().backward()
         gradients.append(new_BT.grad)
     torch.testing.assert_close(*gradients)
 
@@ -259,16 +238,14 @@ def test_gpg_counts_prompts_whose_segments_differ():
 
 def test_reinforce_by_hand():
     rewards_BT, mask_BT = torch.tensor([[1.0, 2.0], [4.0, 0.0]]), lengths_mask([2, 1])
-    assert reinforce_advantages(rewards_BT, mask_BT, 1.0, "none").tolist() == [[3, 2], [4, 0]]
-    assert reinforce_advantages(rewards_BT, mask_BT, 0.5, "none").tolist() == [[2, 2], [4, 0]]
-    assert reinforce_advantages(rewards_BT, mask_BT, 1.0, "mean").tolist() == [
-        [-0.5, -1.5],
-        [0.5, 0],
-    ]
-    assert reinforce_advantages(rewards_BT, mask_BT, 1.0, "position").tolist() == [
-        [-0.5, 0],
-        [0.5, 0],
-    ]
+    for gamma, baseline, expected in (
+        (1.0, "none", [[3, 2], [4, 0]]),
+        (0.5, "none", [[2, 2], [4, 0]]),
+        (1.0, "mean", [[-0.5, -1.5], [0.5, 0]]),
+        (1.0, "position", [[-0.5, 0], [0.5, 0]]),
+    ):
+        result_BT = reinforce_advantages(rewards_BT, mask_BT, gamma, baseline)
+        assert result_BT.tolist() == expected, baseline
 
 
 @pytest.mark.parametrize("normalize", [True, False])
@@ -289,14 +266,10 @@ def weights(made):
 
 def test_a2c_is_ppo_at_ratio_one(tmp_path):
     """One epoch of one minibatch has ratio 1 and no clipping, so the weights are equal."""
-    once = {
-        "train__n_minibatches": 1,
-        "train__n_ppo_epoch_per_rollout": 1,
-        "train__total_episodes": 8,
-    }
+    once = {"train__n_minibatches": 1, "train__n_ppo_epoch_per_rollout": 1}
     results = []
     for name in ("ppo", "a2c"):
-        run = make(tmp_path / name, name, **once)
+        run = make(tmp_path / name, name, train__total_episodes=8, **once)
         run.train()
         results.append(weights(run))
     for name, tensor in results[0].items():
@@ -328,11 +301,8 @@ def test_by_response_and_by_segment_are_one_where_the_reward_is_one(name, tmp_pa
     results = []
     for credit in ("response", "segment"):
         folder = tmp_path / credit
-        changes = {
-            "algorithm__credit": credit,
-            "algorithm__kl_coef": 0.0,
-            "train__total_episodes": 24,
-        }
+        changes = {"algorithm__credit": credit, "algorithm__kl_coef": 0.0}
+        changes["train__total_episodes"] = 24
         make(folder, name, reward=CombinedReward({"cat": OnePerAnswer()}), **changes).train()
         results.append(metrics(folder))
     for ours, other in zip(*results, strict=True):
@@ -346,21 +316,9 @@ def test_by_response_and_by_segment_are_one_where_the_reward_is_one(name, tmp_pa
 def test_the_same_names_are_logged(name, tmp_path):
     make(tmp_path, name, train__total_episodes=8).train()
     named = {
-        "reward/total",
-        "reward/cat",
-        "reward/penalized",
-        "kl",
-        "kl_coef",
-        "length",
-        "entropy",
-        "approx_kl",
-        "loss/policy",
-        "loss/total",
-        "grad_norm",
-        "lr",
-        "time/rollout",
-        "time/update",
-        "episodes",
+        *("reward/total", "reward/cat", "reward/penalized", "kl", "kl_coef", "length", "entropy"),
+        *("approx_kl", "loss/policy", "loss/total", "grad_norm", "lr", "episodes"),
+        *("time/rollout", "time/update"),
     }
     row = metrics(tmp_path, timings=True)[0]
     assert named <= set(row), named - set(row)
@@ -400,18 +358,14 @@ def test_normalised_aspects_are_used_and_raw_ones_logged(name, tmp_path):
         folder = tmp_path / str(scale)
         aspects = CombinedReward({"cat": CountWord()}, {"cat": 2.0})
         aspects.aspects["cat"] = Scaled(scale)
-        make(
-            folder, name, reward=aspects, train__normalize_aspects=True, train__total_episodes=16
-        ).train()
+        changes = {"train__normalize_aspects": True, "train__total_episodes": 16}
+        make(folder, name, reward=aspects, **changes).train()
         curves.append(metrics(folder))
     for small, large in zip(*curves, strict=True):
-        assert (
-            large["reward/cat"] == pytest.approx(100 * small["reward/cat"])
-            and small["reward/cat"] > 0
-        )
-        assert large["reward/penalized"] == pytest.approx(
-            small["reward/penalized"], rel=1e-4, abs=1e-4
-        )
+        assert large["reward/cat"] == pytest.approx(100 * small["reward/cat"])
+        assert small["reward/cat"] > 0
+        penalized = pytest.approx(small["reward/penalized"], rel=1e-4, abs=1e-4)
+        assert large["reward/penalized"] == penalized
         assert large["loss/policy"] == pytest.approx(small["loss/policy"], rel=1e-3, abs=1e-4)
 
 
@@ -430,14 +384,9 @@ class Scaled(CountWord):
 def test_kl_is_paid_in_the_reward_or_in_the_loss(tmp_path):
     result = {}
     for place in ("reward", "loss"):
-        result[place] = make(
-            tmp_path / place,
-            "grpo",
-            algorithm__kl_in=place,
-            algorithm__kl_coef=0.5,
-            train__total_episodes=24,
-            train__lr=1e-2,
-        )
+        changes = {"algorithm__kl_in": place, "algorithm__kl_coef": 0.5}
+        changes |= {"train__total_episodes": 24, "train__lr": 1e-2}
+        result[place] = make(tmp_path / place, "grpo", **changes)
         result[place].train()
     paid, lost = metrics(tmp_path / "reward"), metrics(tmp_path / "loss")
     assert "loss/kl" not in paid[1] and lost[-1]["loss/kl"] > 0
@@ -451,16 +400,10 @@ def test_a_large_bonus_keeps_the_entropy(tmp_path):
     final = {}
     for coefficient in (0.0, 5.0):
         folder = tmp_path / str(coefficient)
-        make(
-            folder,
-            "reinforce",
-            "gpt2",
-            algorithm__entropy_coef=coefficient,
-            algorithm__kl_coef=0.0,
-            env__train_num_samples_per_input=8,
-            train__lr=LR["gpt2"],
-            **(LARGE | {"train__total_episodes": 32 * 20}),
-        ).train()
+        changes = LARGE | {"algorithm__entropy_coef": coefficient, "algorithm__kl_coef": 0.0}
+        changes |= {"env__train_num_samples_per_input": 8, "train__lr": LR["gpt2"]}
+        changes["train__total_episodes"] = 32 * 20
+        make(folder, "reinforce", "gpt2", **changes).train()
         final[coefficient] = metrics(folder)[-1]["entropy"]
     assert final[5.0] > 1.2 * final[0.0]
 
@@ -492,20 +435,16 @@ def test_two_halves_are_one_whole(name, kind, tmp_path):
     make(half, name, kind, evaluate=evaluate, **changes).train(until=4)
     resumed = make(half, name, kind, evaluate=evaluate, **changes)
     resumed.train()
-    assert (
-        resumed.step == straight.step == 7
-        and resumed.kl.coef == straight.kl.coef
-        and resumed.best == straight.best
-    )
+    assert resumed.step == straight.step == 7
+    assert resumed.kl.coef == straight.kl.coef and resumed.best == straight.best
     expected = straight.actor_critic.state_dict()
     assert all(
         torch.equal(tensor, expected[key])
         for key, tensor in resumed.actor_critic.state_dict().items()
     )
     assert metrics(half) == metrics(whole)
-    assert (half / "final" / "model.safetensors").read_bytes() == (
-        whole / "final" / "model.safetensors"
-    ).read_bytes()
+    final = [(folder / "final" / "model.safetensors").read_bytes() for folder in (half, whole)]
+    assert final[0] == final[1]
 
 
 def test_another_algorithm_is_not_continued(tmp_path):
@@ -531,27 +470,16 @@ def test_settings_that_the_algorithm_does_not_read_are_named(tmp_path):
         return config(tmp_path, **changes).unused_settings()
 
     assert unused(**given) == []
-    assert unused(algorithm__name="a2c", **given) == [
-        "algorithm.cliprange",
-        "train.n_ppo_epoch_per_rollout",
-    ]
+    again = "train.n_ppo_epoch_per_rollout"
+    assert unused(algorithm__name="a2c", **given) == ["algorithm.cliprange", again]
     # without kl_coef, which is used
-    critic = [
-        "algorithm.cliprange",
-        "algorithm.lam",
-        "model.value_model.policy_value_sharing",
-        "train.value_lr",
-    ]
+    sharing = "model.value_model.policy_value_sharing"
+    critic = ["algorithm.cliprange", "algorithm.lam", sharing, "train.value_lr"]
     assert unused(algorithm__name="grpo", **given) == critic
-    assert unused(algorithm__name="rloo", **given) == sorted(
-        [*critic, "train.n_ppo_epoch_per_rollout"]
-    )
+    assert unused(algorithm__name="rloo", **given) == sorted([*critic, again])
     folder = {"ckpt": "x", "freeze_value_model": True}
-    assert unused(algorithm__name="rloo", model__value_model=folder) == [
-        "model.value_model.ckpt",
-        "model.value_model.freeze_value_model",
-        "train.n_ppo_epoch_per_rollout",
-    ]
+    unread = [f"model.value_model.{key}" for key in folder]
+    assert unused(algorithm__name="rloo", model__value_model=folder) == [*unread, again]
 
 
 def test_a_config_holds_the_settings_that_its_algorithm_reads(tmp_path):

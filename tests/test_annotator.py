@@ -15,13 +15,9 @@ from tasks.qa_feedback.data.oracle import judge
 from tasks.qa_feedback.feedback import read_feedback
 
 QUESTION = "Where or by whom was Aaa Bbb created and sold?"
+FILM = [f"The film was {fact}." for fact in ("created by Kal", "sold in Oku", "made in Itz")]
 PASSAGES = [
-    [
-        "Aaa Bbb (film)",
-        "The film was created by Kal.",
-        "The film was sold in Oku.",
-        "The film was made in Itz.",
-    ],
+    ["Aaa Bbb (film)", *FILM],
     ["Aaa Bbb (poem)", "The poem was sold in Axo.", "The poem was created by Bor."],
 ]
 GOLD = (
@@ -37,29 +33,20 @@ def annotated(first, *others, habits=SURE, seed=0):
 
 
 def test_every_kind_of_error_by_hand():
-    parts = [
-        "The film was created by Bor; ",
-        "the film was made in Itz. ",
-        "The film was created by Kal. ",
-        "The film was by by in.",
-    ]
-    row = annotated("".join(parts))
-    assert [e.label for e in row.errors] == [
-        "Wrong-Grounding",
-        "Irrelevant",
-        "Redundant",
-        "Incoherent",
-    ]
-    assert [row.predictions[0][e.start : e.end] for e in row.errors] == [
-        part.strip() for part in parts
-    ]
+    parts = {
+        "The film was created by Bor;": "Wrong-Grounding",
+        "the film was made in Itz.": "Irrelevant",
+        "The film was created by Kal.": "Redundant",
+        "The film was by by in.": "Incoherent",
+    }
+    row = annotated(" ".join(parts))
+    found = [(row.predictions[0][e.start : e.end], e.label) for e in row.errors]
+    assert found == list(parts.items())
     assert row.errors[0].evidence == '{"passage_id":1,"sentence_id":[1]}'
     assert row.errors[2].evidence == "The film was created by Bor;"
-    assert [(m.type, m.passage_id, m.sentence_ids) for m in row.missing] == [
-        ("Missing-Answer", 1, (2,)),
-        ("Missing-Answer", 2, (2,)),
-        ("Missing-Answer", 2, (1,)),
-    ]
+    assert {m.type for m in row.missing} == {"Missing-Answer"}
+    places = [(m.passage_id, m.sentence_ids) for m in row.missing]
+    assert places == [(1, (2,)), (2, (2,)), (2, (1,))]
     assert judge(QUESTION, PASSAGES, row.corrected).gold == 1
 
 
@@ -85,29 +72,22 @@ def samples(count):
 def test_rate_of_noise_is_the_stated_one():
     flipped = total = 0
     for i, (row, texts) in enumerate(samples(300)):
+        asked = (row["question"], row["passages"], row["answer"][0])
         row_of_feedback = annotate(
-            random.Random(i),
-            row["question"],
-            row["passages"],
-            row["answer"][0],
-            texts,
-            Habits(noise=0.05, perturbed=0.0),
+            random.Random(i), *asked, texts, Habits(noise=0.05, perturbed=0.0)
         )
         marked = {(e.start, e.end) for e in row_of_feedback.errors}
         for part in judge(row["question"], row["passages"], texts[0]).subsentences:
-            flipped += ((part.start, part.end) in marked) == part.label.startswith(
-                "ok"
-            ) * part.supported
+            is_right = part.label.startswith("ok") * part.supported
+            flipped += ((part.start, part.end) in marked) == is_right
             total += 1
     assert 0.04 < flipped / total < 0.06
 
 
 def test_perturbed_answers_repeat_or_drop_sentences():
     variants = {perturb(random.Random(seed), GOLD) for seed in range(300)}
-    first, second = (
-        "The film was created by Kal; the film was sold in Oku.",
-        "The poem was created by Bor; the poem was sold in Axo.",
-    )
+    first = "The film was created by Kal; the film was sold in Oku."
+    second = "The poem was created by Bor; the poem was sold in Axo."
     assert {first, second, f"{first} {first} {second}", f"{first} {second} {first}"} <= variants
     assert any(text.count("created by Kal") >= 3 for text in variants)
     assert perturb(random.Random(0), "") == ""
@@ -119,14 +99,8 @@ def world(tmp_path, count=40):
     rows, lines = [], []
     for i, (row, texts) in enumerate(samples(count)):
         rows.append(row)
-        lines.append(
-            {
-                "id": str(i),
-                "question": row["question"],
-                "passages": row["passages"],
-                "predictions": texts,
-            }
-        )
+        asked = {key: row[key] for key in ("question", "passages")}
+        lines.append({"id": str(i), **asked, "predictions": texts})
     write_json(tmp_path / "train.json", rows)
     write_jsonl(tmp_path / "samples.jsonl", lines)
     return lines
@@ -152,10 +126,8 @@ def test_collect_refuses_what_it_cannot_judge(tmp_path):
         data_dir=str(tmp_path), samples=str(tmp_path / "samples.jsonl")
     )
     write_jsonl(tmp_path / "samples.jsonl", [lines[0], {**lines[1], "predictions": ["a"]}])
-    with pytest.raises(
-        UserError,
-        match="line 2, `predictions`: has 1 entries, must have 4: sample them with num_samples=4",
-    ):
+    message = "line 2, `predictions`: has 1 entries, must have 4: sample them with num_samples=4"
+    with pytest.raises(UserError, match=message):
         collect(settings)
     write_jsonl(tmp_path / "samples.jsonl", [{**lines[0], "question": "Who led the British?"}])
     with pytest.raises(UserError, match="line 1: the question is not of the mini world"):

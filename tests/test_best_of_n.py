@@ -27,9 +27,8 @@ def test_the_best_response_by_hand():
 
 
 def test_a_metric_that_no_response_has():
-    with pytest.raises(
-        UserError, match="no response has a value of `rewards`.*gold, id, kl, response"
-    ):
+    message = "no response has a value of `rewards`.*gold, id, kl, response"
+    with pytest.raises(UserError, match=message):
         best_rows(ROWS, "rewards")
 
 

@@ -45,34 +45,19 @@ def tokenizer(**changes) -> PreTrainedTokenizerFast:
     model.pre_tokenizer = PreTokenizers([Digits(True), ByteLevel(add_prefix_space=False)])
     model.decoder = decoders.ByteLevel()
     model.add_special_tokens([AddedToken(token, special=True) for token in specials])
-    roles = {
-        "bos_token": "<|im_start|>",
-        "eos_token": "<|im_end|>",
-        "pad_token": "<|im_end|>",
-        "unk_token": "<|endoftext|>",
-        "chat_template": TEMPLATE,
-    }
+    roles = {"bos_token": "<|im_start|>", "unk_token": "<|endoftext|>"}
+    roles |= dict.fromkeys(("eos_token", "pad_token"), "<|im_end|>") | {"chat_template": TEMPLATE}
     return PreTrainedTokenizerFast(tokenizer_object=model, **{**roles, **changes})
 
 
 def instruct(chat_template: bool | None = None, max_input_len: int = 512) -> CausalPolicy:
     torch.manual_seed(0)
     tok = tokenizer()
-    config = LlamaConfig(
-        vocab_size=len(tok),
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=1024,
-        bos_token_id=START,
-        eos_token_id=END,
-        pad_token_id=END,
-    )
-    return CausalPolicy(
-        LlamaForCausalLM(config), tok, max_input_len, chat_template=chat_template
-    ).eval()
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    sizes |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 1024}
+    ends = {"bos_token_id": START, "eos_token_id": END, "pad_token_id": END}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=len(tok), **sizes, **ends))
+    return CausalPolicy(model, tok, max_input_len, chat_template=chat_template).eval()
 
 
 def always(policy: CausalPolicy, token: int) -> None:

@@ -65,26 +65,15 @@ def tokenizer_of(kind: str) -> PreTrainedTokenizerFast:
 
 def byte_fallback() -> Tokenizer:
     pieces = [*tiny.SPECIALS, *(f"<0x{i:02X}>" for i in range(256)), *"▁ab.,'?!", "▁a", "▁ab", "ba"]
-    model = Tokenizer(
-        models.BPE(
-            {piece: i for i, piece in enumerate(pieces)},
-            [("▁", "a"), ("▁a", "b"), ("b", "a")],
-            unk_token="<unk>",
-            byte_fallback=True,
-            fuse_unk=True,
-        )
-    )
+    vocabulary = {piece: i for i, piece in enumerate(pieces)}
+    merges = [("▁", "a"), ("▁a", "b"), ("b", "a")]
+    rest = {"unk_token": "<unk>", "byte_fallback": True, "fuse_unk": True}
+    model = Tokenizer(models.BPE(vocabulary, merges, **rest))
     model.normalizer = normalizers.Sequence(
         [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
     )
-    model.decoder = decoders.Sequence(
-        [
-            decoders.Replace("▁", " "),
-            decoders.ByteFallback(),
-            decoders.Fuse(),
-            decoders.Strip(" ", 1, 0),
-        ]
-    )
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    model.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)])
     return model
 
 
@@ -99,14 +88,9 @@ def wordpiece() -> Tokenizer:
 
 def suffixes() -> Tokenizer:
     pieces = [*tiny.SPECIALS, "a", "b", "a</w>", "b</w>", ".</w>", "é</w>", "é"]
-    model = Tokenizer(
-        models.BPE(
-            {piece: i for i, piece in enumerate(pieces)},
-            [],
-            unk_token="<unk>",
-            end_of_word_suffix="</w>",
-        )
-    )
+    vocabulary = {piece: i for i, piece in enumerate(pieces)}
+    rest = {"unk_token": "<unk>", "end_of_word_suffix": "</w>"}
+    model = Tokenizer(models.BPE(vocabulary, [], **rest))
     model.pre_tokenizer, model.decoder = pre_tokenizers.BertPreTokenizer(), decoders.BPEDecoder()
     return model
 

@@ -19,15 +19,8 @@ def tokens(policy, text):
 
 def test_a_prompt_is_the_users_turn_with_one_bos_token():
     policy = tiny.chat()
-    assert tokens(policy, "the red cat") == [
-        "<s>",
-        "<|user|>",
-        "▁the",
-        "▁red",
-        "▁cat",
-        "<|end|>",
-        "<|assistant|>",
-    ]
+    turn = ["<s>", "<|user|>", "▁the", "▁red", "▁cat", "<|end|>", "<|assistant|>"]
+    assert tokens(policy, "the red cat") == turn
     plain = tiny.chat(chat_template=False)
     assert tokens(plain, "the red cat") == ["<s>", "▁the", "▁red", "▁cat"]
     ids_BP, mask_BP = policy.encode(["the red cat", "dog"])
@@ -36,14 +29,8 @@ def test_a_prompt_is_the_users_turn_with_one_bos_token():
 
 def test_a_long_prompt_loses_its_end_but_never_its_template():
     policy = tiny.chat(max_input_len=6)
-    assert tokens(policy, "a dog likes the bird sees") == [
-        "<s>",
-        "<|user|>",
-        "▁a",
-        "▁dog",
-        "<|end|>",
-        "<|assistant|>",
-    ]
+    cut = ["<s>", "<|user|>", "▁a", "▁dog", "<|end|>", "<|assistant|>"]
+    assert tokens(policy, "a dog likes the bird sees") == cut
     assert tokens(policy, "") == ["<s>", "<|user|>", "<|end|>", "<|assistant|>"]
 
 
@@ -68,9 +55,8 @@ def test_a_saved_policy_keeps_or_loses_its_template(tmp_path):
     load_policy(tmp_path / "chat", chat_template=False).save(tmp_path / "plain")
     plain = load_policy(tmp_path / "plain")
     assert plain.chat is None and plain.eos_ids == [1, END]  # the saved model ended turns with it
-    with pytest.raises(
-        UserError, match="chat_template is true.*has no chat template.*leave the setting out"
-    ):
+    message = "chat_template is true.*has no chat template.*leave the setting out"
+    with pytest.raises(UserError, match=message):
         load_policy(tmp_path / "plain", chat_template=True)
     value = load_value(tmp_path / "chat", load_policy(tmp_path / "chat"))
     assert value.trunk.chat is None  # the critic reads the policy's token ids
@@ -94,8 +80,7 @@ def test_a_template_must_leave_tokens_for_the_prompt():
 def test_a_template_that_fails_is_a_user_error(template):
     tokenizer = tiny.chat_tokenizer()
     tokenizer.chat_template = template
-    with pytest.raises(
-        UserError, match="chat template of the policy's tokenizer fails .*chat_template=false"
-    ):
+    message = "chat template of the policy's tokenizer fails .*chat_template=false"
+    with pytest.raises(UserError, match=message):
         load_chat_template(tokenizer, None, 64)
     assert load_chat_template(tokenizer, False, 64) is None

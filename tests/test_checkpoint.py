@@ -53,20 +53,16 @@ def make(folder, case="t5, shared critic", reward=None, **changes):
 
 
 def assert_same_run(made, folder, other, other_folder):
-    assert (
-        made.step == other.step
-        and made.kl.coef == other.kl.coef
-        and made.high_kl_count == other.high_kl_count
-        and made.best == other.best
-    )
+    for name in ("step", "high_kl_count", "best"):
+        assert getattr(made, name) == getattr(other, name), name
+    assert made.kl.coef == other.kl.coef
     for name, tensor in made.actor_critic.state_dict().items():
         assert torch.equal(tensor, other.actor_critic.state_dict()[name]), name
     (tensors, groups), (other_tensors, other_groups) = (
         checkpoint.optimizer_tensors(m.optimizer) for m in (made, other)
     )
-    assert tensors.keys() == other_tensors.keys() and all(
-        torch.equal(t, other_tensors[n]) for n, t in tensors.items()
-    )
+    assert tensors.keys() == other_tensors.keys()
+    assert all(torch.equal(t, other_tensors[n]) for n, t in tensors.items())
     # betas: a tuple becomes a list in JSON
     plain = [json.loads(json.dumps(g)) for g in (groups, other_groups)]
     assert plain[0] == plain[1]
@@ -132,9 +128,8 @@ def test_an_interruption_between_checkpoints(tmp_path):
     straight = make(whole, train__save_every_steps=3)
     straight.train()
     with pytest.raises(KeyboardInterrupt):
-        make(
-            cut, reward=CombinedReward({"cat": FailsOnce(at=6)}), train__save_every_steps=3
-        ).train()  # in step 5, after steps 3 and 4
+        reward = CombinedReward({"cat": FailsOnce(at=6)})  # in step 5, after steps 3 and 4
+        make(cut, reward=reward, train__save_every_steps=3).train()
     assert [row["step"] for row in metrics(cut) if "kl" in row] == [0, 1, 2, 3, 4]
     resumed = make(cut, train__save_every_steps=3)
     resumed.train()
@@ -192,12 +187,8 @@ def test_other_settings_are_refused_key_by_key(two_steps):
     assert "algorithm.lam: 0.95 then, 0.5 now" in message
     assert "reward.dog" in message and "train.seed" not in message and "save_dir" in message
     # logging and saving do not change the results
-    changes = {
-        "logging__log_interval": 2,
-        "logging__run_name": "again",
-        "train__save_every_steps": 1,
-    }
-    run = make(two_steps, **changes)
+    changes = {"logging__log_interval": 2, "logging__run_name": "again"}
+    run = make(two_steps, train__save_every_steps=1, **changes)
     assert checkpoint.load_latest(run) and run.step == 2
 
 
@@ -215,9 +206,8 @@ def test_other_inputs_are_refused(tmp_path):
     for path, file in ((policy, policy / "model.safetensors"), (prompts, prompts)):
         text = file.read_text()
         file.write_text(text + " ")
-        with pytest.raises(
-            UserError, match=f"step-2 was made with other inputs.*\n  {path}: its c"
-        ):
+        message = f"step-2 was made with other inputs.*\n  {path}: its c"
+        with pytest.raises(UserError, match=message):
             make(run, **inputs).train()
         file.write_text(text)
     make(run, **inputs).train()
@@ -228,9 +218,8 @@ def test_inputs_of_a_run_are_its_data_and_models(monkeypatch):
     monkeypatch.setenv("DATA_DIR", "data")
     training = "tasks/qa_feedback/training"
     changes = ["reward.factuality_model.weight=0"]
-    rl = load_config(
-        rl_config(load_task("qa_feedback")), f"{training}/small_fine_grained_config.yml", changes
-    )
+    config_class = rl_config(load_task("qa_feedback"))
+    rl = load_config(config_class, f"{training}/small_fine_grained_config.yml", changes)
     models = ["out/sft", "out/rel_rm", "segmenter:published", "out/comp_rm"]
     assert rl.inputs == [*models, "data/train.json", "data/dev.json"]
     dpo = load_config(DPOConfig, f"{training}/small_dpo_config.yml")
@@ -263,15 +252,13 @@ def test_folders_of_a_killed_process_are_removed(tmp_path):
         assert list(folder.iterdir()) == []
         (folder / "a").write_text("2")
         assert (target / "a").read_text() == "1"  # kept until the new one is complete
-    assert (target / "a").read_text() == "2" and [path.name for path in tmp_path.iterdir()] == [
-        "best"
-    ]
+    assert (target / "a").read_text() == "2"
+    assert [path.name for path in tmp_path.iterdir()] == ["best"]
     target.rename(tmp_path / ".best.old")  # killed between the two renames: the old one comes back
     with pytest.raises(ValueError), checkpoint.new_folder(target):
         raise ValueError
-    assert (target / "a").read_text() == "2" and [path.name for path in tmp_path.iterdir()] == [
-        "best"
-    ]
+    assert (target / "a").read_text() == "2"
+    assert [path.name for path in tmp_path.iterdir()] == ["best"]
 
 
 def test_a_first_start_finds_nothing(tmp_path):
@@ -351,12 +338,9 @@ def scored(folder, scores: dict[int, float], **changes):
         seen[run.step] = {name: t.clone() for name, t in policy.model.state_dict().items()}
         return {"reward": scores[run.step]}
 
-    settings = {
-        "evaluation__every_steps": 2,
-        "train__save_every_steps": 3,
-        "train__kl_threshold": 1e9,
-    }
-    run = trainer(config(folder, **settings), "gpt2", evaluate=evaluate, **changes)
+    settings = {"evaluation__every_steps": 2, "train__save_every_steps": 3}
+    cfg = config(folder, train__kl_threshold=1e9, **settings)
+    run = trainer(cfg, "gpt2", evaluate=evaluate, **changes)
     return run, seen
 
 
@@ -410,55 +394,58 @@ def test_a_run_that_was_killed_before_its_last_policy_was_saved_evaluates_it(tmp
     assert "finished" not in capsys.readouterr().out
 
 
-def test_other_processes_may_go_on_where_the_updates_are_the_same(two_steps, capsys):
-    def resumed(processes, **changes):
-        run = make(two_steps, **changes)
-        run.accelerator = SimpleNamespace(num_processes=processes, is_main_process=True)
-        return checkpoint.load_latest(run)
+def resumed(folder, processes, **changes):
+    """Continue a run that began with one process and 4 prompts per step."""
+    run = make(folder, **changes)
+    run.accelerator = SimpleNamespace(num_processes=processes, is_main_process=True)
+    return checkpoint.load_latest(run)
 
-    # it began with one process and 4 prompts per step
-    assert resumed(2, train__sampling_batch_size_per_card=2)
+
+def test_other_processes_may_go_on_where_the_updates_are_the_same(two_steps, capsys):
+    half = {"train__sampling_batch_size_per_card": 2}
+    assert resumed(two_steps, 2, **half)
     assert "started with 1 processes and continues with 2" in capsys.readouterr().out
-    assert resumed(2, train__sampling_batch_size_per_card=2, train__micro_batch_size=4)
+    assert resumed(two_steps, 2, train__micro_batch_size=4, **half)
     for processes, changes in (
         (2, {}),  # 8 prompts per step
-        (2, {"train__sampling_batch_size_per_card": 2, "train__average_microbatches": False}),
-        (2, {"train__sampling_batch_size_per_card": 2, "train__lr": 1.0}),
-        (1, {"train__sampling_batch_size_per_card": 2}),
+        (2, {"train__average_microbatches": False, **half}),
+        (2, {"train__lr": 1.0, **half}),
+        (1, half),
         (1, {"train__micro_batch_size": 4}),
     ):
         with pytest.raises(UserError, match="made with other settings"):
-            resumed(processes, **changes)
+            resumed(two_steps, processes, **changes)
 
 
-def test_another_number_of_processes_needs_another_batch_size_which_is_named(two_steps):
-    def refusal(processes, **changes):
-        run = make(two_steps, **changes)
-        run.accelerator = SimpleNamespace(num_processes=processes, is_main_process=True)
-        with pytest.raises(UserError) as refused:
-            checkpoint.load_latest(run)
-        return str(refused.value).splitlines()
+@pytest.mark.parametrize(
+    "processes, changes, reason",
+    [
+        (
+            2,
+            {},
+            "so 4 prompts per step then, 8 now:"
+            " train.sampling_batch_size_per_card=2 continues with 2 processes",
+        ),
+        (3, {}, "so 4 prompts per step then, 12 now"),  # 4 is no multiple of 3
+        (
+            2,
+            {"train__average_microbatches": False},
+            "with train.average_microbatches=false, updates depend on their number",
+        ),
+    ],
+)
+def test_another_number_of_processes_needs_another_batch_size_which_is_named(
+    two_steps, processes, changes, reason
+):
+    with pytest.raises(UserError) as refused:
+        resumed(two_steps, processes, **changes)
+    joined = ";" if changes else ","
+    line = f"  processes: 1 then, {processes} now{joined} {reason}"
+    assert str(refused.value).splitlines()[-2] == line
 
-    # it began with one process and 4 prompts per step
-    assert refusal(2)[1:-1] == [
-        "  processes: 1 then, 2 now, so 4 prompts per step then, 8 now:"
-        " train.sampling_batch_size_per_card=2 continues with 2 processes"
-    ]
-    assert refusal(3)[1:-1] == [
-        "  processes: 1 then, 3 now, so 4 prompts per step then, 12 now"  # 4 is no multiple of 3
-    ]
-    assert refusal(2, train__average_microbatches=False)[2:-1] == [
-        "  processes: 1 then, 2 now; with train.average_microbatches=false, updates depend on their"
-        " number"
-    ]
 
-
-SERVER = {
-    "kind": "reward_server",
-    "url": "http://127.0.0.1:8770",
-    "model_sha256": "0" * 64,
-    "batch_size": 8,
-}
+SERVER = {"kind": "reward_server", "url": "http://127.0.0.1:8770"}
+SERVER |= {"model_sha256": "0" * 64, "batch_size": 8}
 JUDGE = {"kind": "judge", "url": "https://a.org/v1", "model": "m", "criterion": "how polite"}
 SCORE = {"kind": "score", "scorer": JUDGE}
 CLASSIFIER = {"kind": "sequence_scorer", "ckpt": "a"}
@@ -531,11 +518,11 @@ def test_settings_in_a_list_may_change_too(with_settings, key, value, may_change
 
 def test_a_folder_appears_when_it_is_on_disk(tmp_path, monkeypatch):
     events = []
-    monkeypatch.setattr(
-        checkpoint,
-        "sync",
-        lambda path: events.append((Path(path).name, (tmp_path / "best").exists())),
-    )
+
+    def sync(path):
+        events.append((Path(path).name, (tmp_path / "best").exists()))
+
+    monkeypatch.setattr(checkpoint, "sync", sync)
     with checkpoint.new_folder(tmp_path / "best") as folder:
         (folder / "templates").mkdir()  # of chats: transformers writes them to a folder
         (folder / "templates" / "a").write_text("1")
@@ -548,9 +535,6 @@ def test_secrets_are_not_in_a_checkpoint_and_it_is_read_all_the_same(tmp_path, m
     monkeypatch.setenv("HF_TOKEN", "hf_abcdefgh")
     changes = {"model__ckpt": "https://hf_abcdefgh@host"}
     make(tmp_path, **changes).train(until=2)
-    assert not [
-        path
-        for path in tmp_path.rglob("*")
-        if path.is_file() and b"hf_abcdefgh" in path.read_bytes()
-    ]
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert not [path for path in files if b"hf_abcdefgh" in path.read_bytes()]
     assert checkpoint.load_latest(make(tmp_path, **changes))

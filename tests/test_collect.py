@@ -63,20 +63,21 @@ def row_of(item, end, preference, quality):
 def entry(name, item, **changes):
     pages = ("annotation", "comparison", "rating")
     each = {page: 10.0 for page in pages}
-    return {
-        "id": item,
-        "annotator": name,
-        "order": [1, 0],
-        "rating order": [0, 1],
-        "seconds": each,
-        "wall": each,
+    of_pages = {
         "submitted": {page: "2026-01-02T03:04:05.678Z" for page in pages},
         "guideline": {page: "7" for page in pages},
         "flag": {page: item == "0" for page in pages},
         "comment": {page: f"{name}: {item}" for page in pages},
-        "seen": [{"seconds": 3, "share": 1}] * 2,
-        **changes,
     }
+    shown = {"order": [1, 0], "rating order": [0, 1], "seen": [{"seconds": 3, "share": 1}] * 2}
+    return {
+        "id": item,
+        "annotator": name,
+        "seconds": each,
+        "wall": each,
+        **shown,
+        **of_pages,
+    } | changes
 
 
 def collected(**changes) -> int:
@@ -102,9 +103,8 @@ def test_a_database_of_files_gives_the_figures_of_the_files(study, capsys):
     records = ",".join(f"{name}_record.json" for name in SAID)
     of_files = figures_of(files=files, records=records)
     of_database = figures_of(db="f.sqlite")
-    assert {name: str(one) for name, one in of_database.items()} == {
-        name: str(one) for name, one in of_files.items()
-    }
+    texts, others = ({k: str(v) for k, v in one.items()} for one in (of_database, of_files))
+    assert texts == others
     assert of_database["active seconds, rating"].mean == 10
     # 6 of the 8 decided pairs were won by output 0, which all saw second
     assert of_database["share won by the output shown first"].mean == pytest.approx(2 / 8)

@@ -61,9 +61,8 @@ def test_other_values_are_read_by_their_type():
     ],
 )
 def test_other_forms_are_refused(argument):
-    with pytest.raises(
-        UserError, match=f"the command line has 1 mistake:\n  {argument.split('=')[0]}: "
-    ):
+    message = f"the command line has 1 mistake:\n  {argument.split('=')[0]}: "
+    with pytest.raises(UserError, match=message):
         settings_from(Settings, [argument])
 
 

@@ -125,9 +125,8 @@ class Stages:
                 folder = self.folder / stage.outputs[0]
                 write_jsonl(folder / "metrics.jsonl", LOG)
                 (folder / "config.yaml").write_text("reward: {right: {weight: 1.0}}\n")
-        write_json(
-            self.folder / "stages.json", {stage.name: {"seconds": 1.0} for stage in Stages.last}
-        )
+        seconds = {stage.name: {"seconds": 1.0} for stage in Stages.last}
+        write_json(self.folder / "stages.json", seconds)
 
 
 @pytest.fixture
@@ -146,37 +145,20 @@ def configs(tmp_path, monkeypatch):
 
 
 def test_configs_times_algorithms_times_seeds(configs, tmp_path, capsys):
-    pipeline_compare.main(
-        [
-            "qa_feedback",
-            *configs,
-            f"output_dir={tmp_path / 'out'}",
-            "algorithms=ppo,grpo",
-            "seeds=0,3",
-            "train.total_episodes=64",
-            "data_dir=d",
-            "lanes=2",
-        ]
-    )
+    arguments = ["algorithms=ppo,grpo", "seeds=0,3", "train.total_episodes=64"]
+    arguments += ["data_dir=d", "lanes=2", f"output_dir={tmp_path / 'out'}"]
+    pipeline_compare.main(["qa_feedback", *configs, *arguments])
     names = [stage.name for stage in Stages.last]
     assert names[0] == "evaluate-sft" and len(names) == 1 + 4 * 2 * 2
     stage = next(stage for stage in Stages.last if stage.name == "scalar-grpo/seed-3")
-    assert {
-        configs[1],
-        "algorithm.name=grpo",
-        "train.seed=3",
-        "train.total_episodes=64",
-        f"logging.save_dir={tmp_path}/out/scalar-grpo/seed-3",
-    } <= set(stage.command)
+    folder = f"{tmp_path}/out/scalar-grpo/seed-3"
+    assert {configs[1], "algorithm.name=grpo", "train.seed=3"} <= set(stage.command)
+    assert {"train.total_episodes=64", f"logging.save_dir={folder}"} <= set(stage.command)
     evaluation = next(stage for stage in Stages.last if stage.name.endswith("scalar-grpo-seed-3"))
     assert evaluation.needs == (stage.name,)
-    assert {
-        f"policy={tmp_path}/out/scalar-grpo/seed-3/best",
-        f"config={configs[0]}",
-        "data_dir=d",
-        "split=test",
-        "reward=true",
-    } <= set(evaluation.command)
+    expected = {f"policy={folder}/best", f"config={configs[0]}"}
+    expected |= {"data_dir=d", "split=test", "reward=true"}
+    assert expected <= set(evaluation.command)
     assert "do_sample=true" not in evaluation.command
     summary = read_json(tmp_path / "out" / "summary.json")
     assert summary["reference"] == "sft" and summary["differences"]["dense-grpo_vs_sft"]["real"]
@@ -190,11 +172,9 @@ def test_overrides_that_the_evaluation_does_not_use_are_named(configs, tmp_path,
     training_only = ["train.lr=1", "algorithm.name=ppo", "logging.log_interval=1"]
     pipeline_compare.main([*arguments, *training_only])
     assert "note:" not in capsys.readouterr().out
-    pipeline_compare.main(
-        [*arguments, *training_only, "model.max_input_len=9", "reward.relevance_model.weight=2"]
-    )
-    unused = "model.max_input_len=9 reward.relevance_model.weight=2"
-    text = f"uses {configs[0]} without the overrides {unused}. If"
+    unused = ["model.max_input_len=9", "reward.relevance_model.weight=2"]
+    pipeline_compare.main([*arguments, *training_only, *unused])
+    text = f"uses {configs[0]} without the overrides {' '.join(unused)}. If"
     assert text in capsys.readouterr().out
 
 
@@ -207,11 +187,8 @@ def test_names_of_runs(configs, tmp_path):
 
     assert names(*configs) == ["dense", "scalar"]
     assert names(configs[0], algorithms="ppo,grpo") == ["ppo", "grpo"]
-    assert names(configs[0], f"dpo:{configs[1]}", algorithms="ppo,grpo") == [
-        "ppo",
-        "grpo",
-        "scalar",
-    ]
+    chosen = (configs[0], f"dpo:{configs[1]}")
+    assert names(*chosen, algorithms="ppo,grpo") == ["ppo", "grpo", "scalar"]
     with pytest.raises(UserError, match="algorithms=ppo, ppo: name each algorithm once"):
         names(configs[0], algorithms="ppo, ppo")
     with pytest.raises(UserError, match="same name: dense"):
@@ -220,38 +197,40 @@ def test_names_of_runs(configs, tmp_path):
         names(f"x:{configs[0]}")
 
 
+def runs_with(configs, tmp_path, text, *overrides):
+    """The runs ppo and grpo with a file of settings."""
+    path = tmp_path / "s.yml"
+    path.write_text(text + "\n")
+    settings = CompareSettings(output_dir="o", algorithms="ppo,grpo", settings=str(path))
+    return runs_of(Experiment("qa_feedback", tmp_path), configs[:1], overrides, settings)
+
+
 def test_settings_of_single_runs(configs, tmp_path):
-    (tmp_path / "s.yml").write_text("grpo: {train.lr: 1.5e-4, env.x: [1, 2], a.b: text}\n")
-    settings = CompareSettings(
-        output_dir="o", algorithms="ppo,grpo", settings=str(tmp_path / "s.yml")
-    )
-    ppo, grpo = runs_of(Experiment("qa_feedback", tmp_path), configs[:1], ("train.lr=1",), settings)
+    text = "grpo: {train.lr: 1.5e-4, env.x: [1, 2], a.b: text}"
+    ppo, grpo = runs_with(configs, tmp_path, text, "train.lr=1")
     assert ppo.overrides == ("algorithm.name=ppo", "train.lr=1")
     assert grpo.overrides[2:] == ("train.lr=0.00015", "env.x=[1, 2]", "a.b=text")
-    sections = "grpo: {train: {lr: 1.5e-4, seeds: [1]}, reward: {a: {values: {ok: 1}}}, env: {}}\n"
-    (tmp_path / "s.yml").write_text(sections)
-    _, grpo = runs_of(Experiment("qa_feedback", tmp_path), configs[:1], (), settings)
+    sections = "grpo: {train: {lr: 1.5e-4, seeds: [1]}, reward: {a: {values: {ok: 1}}}, env: {}}"
+    _, grpo = runs_with(configs, tmp_path, sections)
     merged = ("train.lr=0.00015", "train.seeds=[1]", "reward.a.values.ok=1")
     assert grpo.overrides[1:] == merged
-    (tmp_path / "s.yml").write_text("grpo: {logging: {save_dir: x}}\n")
-    with pytest.raises(UserError, match="logging.save_dir=x cannot be an override: .* output_dir"):
-        runs_of(Experiment("qa_feedback", tmp_path), configs[:1], (), settings)
-    (tmp_path / "s.yml").write_text("grpo: {algorithm: {name: rloo}}\n")
-    with pytest.raises(UserError, match="algorithm.name=rloo cannot be an override: .*algorithms="):
-        runs_of(Experiment("qa_feedback", tmp_path), configs[:1], (), settings)
-    (tmp_path / "s.yml").write_text("{}\n")
-    for override in ("algorithm.name=rloo", "algorithm={name: rloo}"):
-        with pytest.raises(UserError, match=f"{override} cannot be an override"):
-            runs_of(Experiment("qa_feedback", tmp_path), configs[:1], (override,), settings)
-    (tmp_path / "s.yml").write_text("grpo: 3\n")
-    with pytest.raises(UserError, match="`grpo` must be a mapping"):
-        runs_of(Experiment("qa_feedback", tmp_path), configs[:1], (), settings)
-    (tmp_path / "s.yml").write_text("grop: {train.lr: 1.5e-4}\n")
-    with pytest.raises(UserError, match="there is no run `grop`; did you mean `grpo`"):
-        runs_of(Experiment("qa_feedback", tmp_path), configs[:1], (), settings)
-    (tmp_path / "s.yml").write_text("grpo: {train.seed: 3}\n")
-    with pytest.raises(UserError, match="train.seed=3 cannot be an override: .* seeds=0,1,2"):
-        runs_of(Experiment("qa_feedback", tmp_path), configs[:1], (), settings)
+
+
+@pytest.mark.parametrize(
+    "text, override, message",
+    [
+        ("grpo: {logging: {save_dir: x}}", "", "logging.save_dir=x cannot be .* output_dir"),
+        ("grpo: {algorithm: {name: rloo}}", "", "algorithm.name=rloo cannot be .*algorithms="),
+        ("{}", "algorithm.name=rloo", "algorithm.name=rloo cannot be an override"),
+        ("{}", "algorithm={name: rloo}", "algorithm={name: rloo} cannot be an override"),
+        ("grpo: 3", "", "`grpo` must be a mapping"),
+        ("grop: {train.lr: 1.5e-4}", "", "there is no run `grop`; did you mean `grpo`"),
+        ("grpo: {train.seed: 3}", "", "train.seed=3 cannot be an override: .* seeds=0,1,2"),
+    ],
+)
+def test_wrong_settings_of_single_runs_are_named(configs, tmp_path, text, override, message):
+    with pytest.raises(UserError, match=message):
+        runs_with(configs, tmp_path, text, *filter(None, [override]))
 
 
 @pytest.mark.parametrize(
@@ -304,10 +283,9 @@ def test_configs_of_other_programs_are_read_too(configs, tmp_path, program, file
 
 
 def test_an_unknown_metric_is_an_error_before_any_training(configs, tmp_path):
+    arguments = ["qa_feedback", configs[0], f"output_dir={tmp_path}/o", "metric=bleu"]
     with pytest.raises(UserError, match="they have reward"):
-        pipeline_compare.main(
-            ["qa_feedback", configs[0], f"output_dir={tmp_path}/o", "metric=bleu"]
-        )
+        pipeline_compare.main(arguments)
     assert [stage.name for stage in Stages.last] == ["evaluate-sft"]
 
 
@@ -352,18 +330,14 @@ def result(tmp_path):
         write(f"ppo-seed-{seed}", [0.5, 0.7])
         write(f"rloo-seed-{seed}", [0.1, 0.5])
         write(f"corrected-sft-seed-{seed}", [0.2, 0.5])
-        write_jsonl(
-            tmp_path / "corrected-sft" / f"seed-{seed}" / "metrics.jsonl",
-            [{"step": 400, "eval/rougeLsum": 70.0}],
-        )
+        supervised = tmp_path / "corrected-sft" / f"seed-{seed}"
+        write_jsonl(supervised / "metrics.jsonl", [{"step": 400, "eval/rougeLsum": 70.0}])
         for name in ("ppo", "rloo"):
             write_jsonl(tmp_path / name / f"seed-{seed}" / "metrics.jsonl", LOG)
             write_text(tmp_path / name / f"seed-{seed}" / "config.yaml", "{}\n")
         write_json(tmp_path / "ppo" / f"seed-{seed}" / "best" / "best.json", {"step": 0})
-    write_json(
-        tmp_path / "stages.json",
-        {f"corrected-sft/seed-{seed}": {"seconds": 30.0} for seed in (0, 1)},
-    )
+    seconds = {f"corrected-sft/seed-{seed}": {"seconds": 30.0} for seed in (0, 1)}
+    write_json(tmp_path / "stages.json", seconds)
     return compare_runs(tmp_path, "sft", runs, [0, 1], "oracle/gold", "test")
 
 
@@ -389,10 +363,8 @@ def test_table_and_page_show_them(result):
     assert "| KL | KL at the end | seconds |" in text  # of the best policy, and of the last one
     assert "| 0.0 | 3.0 | 7 |\n| rloo |" in text and "|  | 3.0 | 7 |\n| corrected" in text
     # all runs have the same log, in which the score only rises
-    line = (
-        "first reaches the final one of ppo (95% interval over seeds): ppo 128 [128, 128], rloo 128"
-    )
-    assert line in text
+    line = "first reaches the final one of ppo (95% interval over seeds): ppo 128 [128, 128], rloo"
+    assert f"{line} 128" in text
     html = page(result, DISPLAY, None, ORIGIN)
     assert "of ppo (95% interval over seeds): ppo 128" in html
     # with reference=FOLDER, SFT need not be the policy that the runs start from
@@ -574,9 +546,8 @@ def test_table_and_page_mark_what_is_significant(result):
     text, html = with_difference(low=None, high=None, real=False, excludes_zero=False)
     assert "| +0.300 |" in text and "<small>no interval</small>" in html
     assert "all 6 differences" in text and "all 6 differences" in html
-    assert "all 1" not in explained(
-        RunComparison("m", "test", [0], "sft", 0.0, {}, {"a_vs_sft": SAME})
-    )
+    one = RunComparison("m", "test", [0], "sft", 0.0, {}, {"a_vs_sft": SAME})
+    assert "all 1" not in explained(one)
 
 
 def test_a_seed_that_stopped_early_keeps_its_last_score_in_the_plot():

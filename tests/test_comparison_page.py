@@ -121,10 +121,8 @@ def test_both_pages_make_one_row(chromium, tmp_path):
                 tab.goto(tab.url.replace("annotation", page))
             press(tab, *(["n"] if page == "annotation" else map(str, judge(tab))), "Control+Enter")
         (row,) = json.loads(downloaded(tab))
-        assert (
-            row["preference"] == EXPECTED
-            and row["feedback"]["corrected-prediction"] == ITEM["prediction 1"]
-        )
+        assert row["preference"] == EXPECTED
+        assert row["feedback"]["corrected-prediction"] == ITEM["prediction 1"]
 
 
 def test_the_next_item_begins_at_the_top_and_the_end_is_told_there(chromium, tmp_path):

@@ -38,11 +38,9 @@ def test_marked_characters_are_found_by_any_tokenizer(kind):
     marked = [t for t, w in enumerate(encoded.weights[0]) if w == 4.0]
     joined = policy.tokenizer.decode([encoded.answer_ids[0][t] for t in marked]).replace(" ", "")
     assert joined == "catblue" and set(encoded.weights[0]) == {1.0, 4.0}
-    assert (
-        len(encoded.weights[0]) == len(encoded.answer_ids[0])
-        and encoded.weights[0][-1] == 1.0
-        and set(encoded.weights[1]) == {1.0}
-    )
+    assert len(encoded.weights[0]) == len(encoded.answer_ids[0])
+    assert encoded.weights[0][-1] == 1.0
+    assert set(encoded.weights[1]) == {1.0}
     (plain,) = encode_comparisons(policy, one(Answer(text), Answer("a dog")), 100)
     assert plain.answer_ids == encoded.answer_ids and set(plain.weights[0]) == {1.0}
 
@@ -56,11 +54,9 @@ def test_a_whole_answer_ends_and_a_cut_one_does_not():
         span_weight=2.0,
     )
     assert encoded.answer_ids[0][-1] == 1 and len(encoded.answer_ids[0]) == 4
-    assert (
-        len(encoded.answer_ids[1]) == 4
-        and 1 not in encoded.answer_ids[1]
-        and encoded.weights[1] == [2.0] * 4
-    )
+    assert len(encoded.answer_ids[1]) == 4
+    assert 1 not in encoded.answer_ids[1]
+    assert encoded.weights[1] == [2.0] * 4
 
 
 def test_pairs_without_a_difference_are_left_out():
@@ -70,10 +66,8 @@ def test_pairs_without_a_difference_are_left_out():
     )
     (encoded,) = encode_comparisons(policy, [three], 2)  # after the cut the first two are equal
     assert encoded.pairs == [(0, 2)] and len(encoded.answer_ids) == 3
-    with pytest.raises(
-        UserError,
-        match="1 comparisons, but no pair of different answers .* raise model.max_generated_len=2",
-    ):
+    message = "1 comparisons, but no pair of different answers .* raise model.max_generated_len=2"
+    with pytest.raises(UserError, match=message):
         encode_comparisons(policy, one(Answer("a dog sees"), Answer("a dog likes")), 2)
 
 
@@ -84,10 +78,8 @@ def test_weights_need_a_tokenizer_that_tells_characters():
         is_fast = False
 
     policy.tokenizer = Slow()
-    with pytest.raises(
-        UserError,
-        match="dpo.span_weight=2 .* Slow has no character offsets: .* set dpo.span_weight=1",
-    ):
+    message = "dpo.span_weight=2 .* Slow has no character offsets: .* set dpo.span_weight=1"
+    with pytest.raises(UserError, match=message):
         encode_comparisons(policy, one(Answer("a"), Answer("the")), 5, span_weight=2.0)
 
 
@@ -103,23 +95,22 @@ def test_a_batch_by_hand(kind):
     reference = [[torch.arange(len(ids)).float() - 10 for ids in row.answer_ids] for row in rows]
     batch = collate(rows, reference, pad_id=7, left=kind == "gpt2")
     assert batch.better_N.tolist() == [0, 0, 2, 7] and batch.worse_N.tolist() == [1, 2, 3, 4]
-    assert (
-        len(batch.response_ids_BT) == 8
-        and batch.prompt_ids_BP[0].tolist() == batch.prompt_ids_BP[3].tolist()
-    )
+    assert len(batch.response_ids_BT) == 8
+    assert batch.prompt_ids_BP[0].tolist() == batch.prompt_ids_BP[3].tolist()
     for b in range(8):
         ids = rows[b // 4].answer_ids[b % 4]
         n, mask = len(ids), batch.response_mask_BT[b]
         assert batch.response_ids_BT[b].tolist() == [
             *ids,
             *[7] * (len(mask) - n),
-        ] and mask.tolist() == [1] * n + [0] * (len(mask) - n)
-        assert batch.weights_BT[b].tolist() == mask.tolist() and batch.ref_logprobs_BT[
-            b, :n
-        ].tolist() == [t - 10 for t in range(n)]
+        ]
+        assert mask.tolist() == [1] * n + [0] * (len(mask) - n)
+        assert batch.weights_BT[b].tolist() == mask.tolist()
+        assert batch.ref_logprobs_BT[b, :n].tolist() == [t - 10 for t in range(n)]
         assert batch.ref_logprobs_BT[b, n:].tolist() == [0] * (len(mask) - n)
         real = batch.prompt_ids_BP[b][batch.prompt_mask_BP[b].bool()].tolist()
-        assert real == rows[b // 4].prompt_ids and (
+        assert real == rows[b // 4].prompt_ids
+        assert (
             batch.prompt_mask_BP[b, -1] == 1 if kind == "gpt2" else batch.prompt_mask_BP[b, 0] == 1
         )
 
@@ -144,10 +135,8 @@ def test_one_token_ends_a_response_everywhere(policy):
     policy = policy().eval()
     tokenizer = policy.tokenizer
     expected = "<|end|>" if policy.chat else "</s>"
-    assert (
-        tokenizer.convert_ids_to_tokens(policy.end_id) == expected
-        and policy.end_id in policy.eos_ids
-    )
+    assert tokenizer.convert_ids_to_tokens(policy.end_id) == expected
+    assert policy.end_id in policy.eos_ids
     (row,) = encode_comparisons(policy, one(Answer("a dog"), Answer("the")), 12)
     assert [ids[-1] for ids in row.answer_ids] == [policy.end_id] * 2
     (example,) = encode(policy, [Demonstration(Prompt("0", "the cat"), "a dog")], 12)
@@ -155,9 +144,8 @@ def test_one_token_ends_a_response_everywhere(policy):
     cut = "a dog sees the bird"
     (row,) = encode_comparisons(policy, one(Answer(cut), Answer("the")), 3)
     (example,) = encode(policy, [Demonstration(Prompt("0", "the cat"), cut)], 3)
-    assert [i for i in example["labels"] if i != IGNORED] == row.answer_ids[
-        0
-    ] and policy.end_id not in row.answer_ids[0]
+    assert [i for i in example["labels"] if i != IGNORED] == row.answer_ids[0]
+    assert policy.end_id not in row.answer_ids[0]
     output = policy.model.get_output_embeddings()
     with torch.no_grad():
         output.weight.zero_()

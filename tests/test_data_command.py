@@ -89,20 +89,11 @@ def test_convert_other_keys_and_another_suffix(tmp_path, capsys):
     write_json(tmp_path / "in.json", rows)
     out = tmp_path / "out.parquet"
     columns = "columns={prompt: q, responses: a, preferences: votes.best}"
-    lines = printed(
-        capsys, "convert", tmp_path / "in.json", out, "format=comparisons", columns, "limit=2"
-    )
+    settings = ("format=comparisons", columns, "limit=2")
+    lines = printed(capsys, "convert", tmp_path / "in.json", out, *settings)
     assert lines == [f"{out}: 2 rows of comparisons"]
-    assert read_rows(out) == [
-        {
-            "id": str(i),
-            "prompt": f"p{i}",
-            "responses": ["x", "y"],
-            "preferences": [[0, 1]],
-            "votes": {"best": [[0, 1]]},
-        }
-        for i in range(2)
-    ]
+    judged = {"responses": ["x", "y"], "preferences": [[0, 1]], "votes": {"best": [[0, 1]]}}
+    assert read_rows(out) == [{"id": str(i), "prompt": f"p{i}", **judged} for i in range(2)]
 
 
 def test_pairs_of_conversations_stay_conversations(tmp_path, capsys):
@@ -181,9 +172,8 @@ def test_convert_to_pairs_and_back(tmp_path, capsys):
     ]
     write_json(tmp_path / "in.json", rows)
     pairs, joined = tmp_path / "pairs.jsonl", tmp_path / "joined.json"
-    lines = printed(
-        capsys, "convert", tmp_path / "in.json", pairs, "format=comparisons", "to=pairs"
-    )
+    to_pairs = ("format=comparisons", "to=pairs")
+    lines = printed(capsys, "convert", tmp_path / "in.json", pairs, *to_pairs)
     assert lines == [
         f"{pairs}: 2 rows of comparisons",
         "  lost, comparisons without a decided pair: 1",
@@ -193,15 +183,9 @@ def test_convert_to_pairs_and_back(tmp_path, capsys):
         {"id": "0/1", "prompt": "a", "chosen": "x", "rejected": "z", "margin": 1},
     ]
     printed(capsys, "convert", pairs, joined, "format=comparisons", "to=joined")
-    assert read_rows(joined) == [
-        {
-            "id": "0/0",
-            "prompt": "a",
-            "responses": ["x", "y", "z"],
-            "preferences": [[0, 1], [0, 2]],
-            "margins": [1, 1],
-        }
-    ]
+    judged = {"preferences": [[0, 1], [0, 2]], "margins": [1, 1]}
+    row = {"id": "0/0", "prompt": "a", "responses": ["x", "y", "z"], **judged}
+    assert read_rows(joined) == [row]
 
 
 def test_convert_steps_to_another_format(tmp_path, capsys):
@@ -411,9 +395,8 @@ def test_agreement_of_files(tmp_path, capsys):
     write_jsonl(second, [row])
     out = tmp_path / "figures.json"
     lines = printed(capsys, "agreement", first, second, f"out={out}")
-    assert " ".join(lines[0].split()) == (
-        "span F1, exact, positions 0.000 (no interval: 1 of at least 3 units)"
-    )
+    first_line = "span F1, exact, positions 0.000 (no interval: 1 of at least 3 units)"
+    assert " ".join(lines[0].split()) == first_line
     figures = json.loads(out.read_text(encoding="utf-8"))
     assert figures["span F1, exact, positions"] == {"mean": 0, "low": None, "high": None}
     assert figures["span F1, one-to-one overlap, positions"]["mean"] == 1

@@ -49,14 +49,8 @@ def test_an_item_goes_to_so_many_annotators_and_to_none_twice(db):
                 given[name].append(assignment.item.id)
                 submit(db, assignment, number := number + 1)
     assert all(len(set(items)) == len(items) for items in given.values())
-    assert sorted(item for items in given.values() for item in items) == [
-        "0",
-        "0",
-        "1",
-        "1",
-        "2",
-        "2",
-    ]
+    items = sorted(item for items in given.values() for item in items)
+    assert items == ["0", "0", "1", "1", "2", "2"]
     assert db.next("d", "annotation", 4) is None
     assert db.next("d", "comparison", 4).item.id == "0"  # each page has its own annotators
 

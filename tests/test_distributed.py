@@ -49,22 +49,18 @@ def test_joined_rollouts_are_those_of_one_process(left):
     parts = [part([5, 6], [1, 3, 2], 0), part([7, 8, 9], [4], 100)]
     joined, rewards = join_rollouts(parts, pad_id=-1)
     assert joined.texts == ("0", "1", "2", "100") and joined.group_B.tolist() == [0, 0, 1, 2]
-    assert joined.prompt_ids_BP[0].tolist() == (
-        [-1, 5, 6] if left else [5, 6, -1]
-    ) and joined.prompt_ids_BP[3].tolist() == [7, 8, 9]
+    assert joined.prompt_ids_BP[0].tolist() == ([-1, 5, 6] if left else [5, 6, -1])
+    assert joined.prompt_ids_BP[3].tolist() == [7, 8, 9]
     assert joined.prompt_mask_BP[0].tolist() == ([0, 1, 1] if left else [1, 1, 0])
     assert joined.response_mask_BT.tolist() == [[1, 0, 0, 0], [1, 1, 1, 0], [1, 1, 0, 0], [1] * 4]
-    assert joined.response_ids_BT[1].tolist() == [13, 14, 15, -1] and joined.logprobs_BT[
-        1
-    ].tolist() == [-3, -4, -5, 0]
-    assert rewards.by_aspect["a"][3].tolist() == [100, 101, 102, 103] and [
-        s[0].value for s in rewards.segments["a"]
-    ] == [0, 1, 2, 100]
+    assert joined.response_ids_BT[1].tolist() == [13, 14, 15, -1]
+    assert joined.logprobs_BT[1].tolist() == [-3, -4, -5, 0]
+    assert rewards.by_aspect["a"][3].tolist() == [100, 101, 102, 103]
+    assert [s[0].value for s in rewards.segments["a"]] == [0, 1, 2, 100]
     assert torch.equal(rewards.mask_BT, joined.response_mask_BT)
     back, original = joined.rows(torch.tensor([0, 1, 2])), parts[0][0]
-    assert torch.equal(back.prompt_ids_BP, original.prompt_ids_BP) and torch.equal(
-        back.response_mask_BT, original.response_mask_BT
-    )
+    assert torch.equal(back.prompt_ids_BP, original.prompt_ids_BP)
+    assert torch.equal(back.response_mask_BT, original.response_mask_BT)
 
 
 ALL = [*ddp_worker.CASES, "dpo"]
@@ -150,9 +146,8 @@ def test_when_one_process_fails_the_other_is_ended():
 def test_two_processes_give_the_curve_of_one(name, two_processes, tmp_path):
     run = ddp_worker.run(name, tmp_path, world=1)
     alone, together = metrics(tmp_path / name), metrics(two_processes / name)
-    assert len(alone) == len(together) == run.step and (
-        run.step == ddp_worker.STEPS or name == "stop"
-    )
+    assert len(alone) == len(together) == run.step
+    assert run.step == ddp_worker.STEPS or name == "stop"
     for one, two in zip(alone, together):
         assert one.keys() == two.keys()
         tokens = one["length"] * run.episodes_per_step
@@ -191,9 +186,8 @@ def test_both_ranks_hold_the_same_model_and_stop_together(name, two_processes):
     ]
     assert ranks[0] == ranks[1]
     steps = 10 if name == "dpo" else ddp_worker.STEPS
-    assert ranks[0]["stopped"] == (name == "stop") and (ranks[0]["step"] < steps) == (
-        name == "stop"
-    )
+    assert ranks[0]["stopped"] == (name == "stop")
+    assert (ranks[0]["step"] < steps) == (name == "stop")
 
 
 def test_every_rank_multiplies_as_rank_0_does(two_processes):

@@ -282,13 +282,9 @@ class Programs:
     def run_make(self, arguments: list[str]) -> None:
         """Parse the Python commands that `make` would run."""
         arguments = [argument.replace("NAME", PLACEHOLDERS["NAME"]) for argument in arguments]
-        done = subprocess.run(
-            ["make", "--dry-run", *arguments],
-            cwd=ROOT,
-            env={"PATH": os.environ["PATH"]},  # without the variables of a `make` that runs this
-            capture_output=True,
-            text=True,
-        )
+        # without the variables of a `make` that runs this
+        settings = {"cwd": ROOT, "env": {"PATH": os.environ["PATH"]}, "text": True}
+        done = subprocess.run(["make", "--dry-run", *arguments], capture_output=True, **settings)
         assert done.returncode == 0, done.stderr
         for line in re.findall(r" python (-m [^;\n]*)", done.stdout):
             _, module, *rest = shlex.split(line)
@@ -528,11 +524,8 @@ def test_the_folders_of_the_readme_exist():
 
 def test_the_reward_of_the_guide_runs():
     reward, task = blocks(ROOT / "docs" / "tasks.md", "python")
-    names = {
-        "Task": Task,
-        "make_prompts": lambda split, seed: [],
-        "share_sorted": lambda prompt, text: {},
-    }
+    names = {"Task": Task, "make_prompts": lambda split, seed: []}
+    names["share_sorted"] = lambda prompt, text: {}
     exec(reward + task, names)
     section = blocks(ROOT / "docs" / "tasks.md", "yaml")[0]
     tree = {"model": {"ckpt": "p", "value_model": {"ckpt": "p"}}, "logging": {"save_dir": "out"}}
@@ -698,14 +691,8 @@ def test_files_named_in_a_document_exist(path):
 
 
 def test_make_targets_named_in_the_documents_exist():
-    targets = set(
-        re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.M)
-    )
-    named = {
-        name
-        for path in DOCUMENTS
-        for name in re.findall(
-            r"(?:^ {4}|`)make ([a-z-]+)", path.read_text(encoding="utf-8"), flags=re.M
-        )
-    }
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z-]+):", makefile, flags=re.M))
+    text = "\n".join(path.read_text(encoding="utf-8") for path in DOCUMENTS)
+    named = set(re.findall(r"(?:^ {4}|`)make ([a-z-]+)", text, flags=re.M))
     assert {"demo", "test", "setup"} <= named <= targets

@@ -122,22 +122,17 @@ def test_continues_within_a_run_when_the_connection_breaks(server, tmp_path):
 
 def test_continues_a_part_of_an_earlier_run(server, tmp_path):
     server.cut["a.json"] = 1000
-    with pytest.raises(
-        UserError,
-        match=(
-            r"after 1000 of 512000 bytes.*a\.json\.part keeps the 1000 bytes.*run the same command"
-            r" again"
-        ),
-    ):
+    message = (
+        r"after 1000 of 512000 bytes.*a\.json\.part keeps the 1000 bytes.*run the same command"
+    )
+    with pytest.raises(UserError, match=f"{message} again"):
         download(config(server, tmp_path, attempts=1))
     assert names(tmp_path) == ["a.json.part"]
     server.ranges.clear()
     download(config(server, tmp_path))
     assert server.ranges[0] == ("a.json", "bytes=1000-")
-    assert (
-        names(tmp_path) == ["a.json", "b.json"]
-        and (tmp_path / "a.json").read_bytes() == CONTENTS["a.json"]
-    )
+    assert names(tmp_path) == ["a.json", "b.json"]
+    assert (tmp_path / "a.json").read_bytes() == CONTENTS["a.json"]
 
 
 def test_a_server_that_cannot_continue_is_read_from_the_start(server, tmp_path):
@@ -152,10 +147,8 @@ def test_a_server_that_cannot_continue_is_read_from_the_start(server, tmp_path):
 def test_a_spoilt_part_is_fetched_anew(server, tmp_path, part):
     (tmp_path / "a.json.part").write_bytes(part)
     download(config(server, tmp_path))
-    assert (
-        names(tmp_path) == ["a.json", "b.json"]
-        and (tmp_path / "a.json").read_bytes() == CONTENTS["a.json"]
-    )
+    assert names(tmp_path) == ["a.json", "b.json"]
+    assert (tmp_path / "a.json").read_bytes() == CONTENTS["a.json"]
 
 
 def test_a_whole_part_only_takes_its_name(server, tmp_path):
@@ -166,31 +159,26 @@ def test_a_whole_part_only_takes_its_name(server, tmp_path):
 
 def test_wrong_contents_are_refused_and_not_kept(server, tmp_path):
     server.contents["a.json"] = CONTENTS["a.json"][:-1] + b"?"
-    with pytest.raises(
-        UserError, match="is not the published file: its git blob id is [0-9a-f]{40}, expected"
-    ):
+    message = "is not the published file: its git blob id is [0-9a-f]{40}, expected"
+    with pytest.raises(UserError, match=message):
         download(config(server, tmp_path))
     assert names(tmp_path) == []
 
 
 def test_a_file_of_ones_own_is_never_overwritten(server, tmp_path):
     (tmp_path / "b.json").write_text("mine")
-    with pytest.raises(
-        UserError, match=r"b\.json: exists already and is not the published file\. Move it away"
-    ):
+    message = r"b\.json: exists already and is not the published file\. Move it away"
+    with pytest.raises(UserError, match=message):
         download(config(server, tmp_path))
-    assert (
-        names(tmp_path) == ["b.json"]
-        and (tmp_path / "b.json").read_text() == "mine"
-        and server.ranges == []
-    )
+    assert names(tmp_path) == ["b.json"]
+    assert (tmp_path / "b.json").read_text() == "mine"
+    assert server.ranges == []
 
 
 def test_a_missing_file_names_the_address(server, tmp_path):
     del server.contents["b.json"]
-    with pytest.raises(
-        UserError, match=r"/data/b\.json: the server answers 404 Not Found\. Give another address"
-    ):
+    message = r"/data/b\.json: the server answers 404 Not Found\. Give another address"
+    with pytest.raises(UserError, match=message):
         download(config(server, tmp_path))
     assert names(tmp_path) == ["a.json"]
 
@@ -233,18 +221,16 @@ def test_a_folder_or_link_at_the_target_is_refused(server, tmp_path, name, kind)
         (tmp_path / name).mkdir()
     else:
         (tmp_path / name).symlink_to(tmp_path / (name if kind == "link to itself" else "nowhere"))
-    with pytest.raises(
-        UserError, match=rf"{name}: exists already and is not the published file\. Move it away"
-    ):
+    message = rf"{name}: exists already and is not the published file\. Move it away"
+    with pytest.raises(UserError, match=message):
         download(config(server, tmp_path))
     assert names(tmp_path) == [name] and server.ranges == []
 
 
 def test_a_part_that_is_a_folder_is_no_network_error(server, tmp_path):
     (tmp_path / "a.json.part").mkdir()
-    with pytest.raises(
-        UserError, match=r"a\.json\.part cannot be written: Is a directory\. Make room, remove"
-    ):
+    message = r"a\.json\.part cannot be written: Is a directory\. Make room, remove"
+    with pytest.raises(UserError, match=message):
         download(config(server, tmp_path))
     assert names(tmp_path) == ["a.json.part"] and len(server.ranges) == 1
 
@@ -307,11 +293,11 @@ def test_a_host_that_cannot_be_looked_up(tmp_path):
 @pytest.mark.parametrize("length", ["x", "-5", "9" * 5000])
 def test_a_server_that_lies_about_the_length(server, tmp_path, monkeypatch, length):
     send = Handler.send_header
-    monkeypatch.setattr(
-        Handler,
-        "send_header",
-        lambda self, key, value: send(self, key, length if key == "Content-Length" else value),
-    )
+
+    def lie(self, key, value):
+        send(self, key, length if key == "Content-Length" else value)
+
+    monkeypatch.setattr(Handler, "send_header", lie)
     download(config(server, tmp_path))
     assert names(tmp_path) == ["a.json", "b.json"]
 

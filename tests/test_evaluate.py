@@ -24,6 +24,8 @@ def evaluate(settings):
     return module.evaluate(TASK, settings)
 
 
+UNUSED = {"kind": "relevance", "ckpt": "no/such/model", "weight": 0}
+UNUSED |= {"positive_reward": 1, "negative_reward": -1}
 CONFIG = {
     "model": {
         "ckpt": "SFT",
@@ -33,16 +35,7 @@ CONFIG = {
         "eval_generation_kwargs": {"do_sample": False, "num_beams": 2},
         "value_model": {"ckpt": "SFT"},
     },
-    "reward": {
-        "gold": {"kind": "oracle_gold", "scale": 2.0},
-        "unused": {
-            "kind": "relevance",
-            "ckpt": "no/such/model",
-            "weight": 0,
-            "positive_reward": 1,
-            "negative_reward": -1,
-        },
-    },
+    "reward": {"gold": {"kind": "oracle_gold", "scale": 2.0}, "unused": UNUSED},
     "logging": {"save_dir": "unused"},
 }
 
@@ -58,12 +51,8 @@ def world(tmp_path):
 
 
 def settings(world, **changes):
-    given = {
-        "policy": f"{world}/fine_grained/best",
-        "config": f"{world}/config.yml",
-        "data_dir": str(world),
-        "output_dir": str(world),
-    }
+    given = {"policy": f"{world}/fine_grained/best", "config": f"{world}/config.yml"}
+    given |= {"data_dir": str(world), "output_dir": str(world)}
     return EvaluateSettings(**{**given, **changes})
 
 
@@ -72,29 +61,15 @@ def test_rows_and_summary(world, capsys):
     assert folder == world / "eval" / "fine_grained-test"
     rows, summary = read_jsonl(folder / "rows.jsonl"), read_json(folder / "summary.json")
     assert [row["id"] for row in rows] == [str(i) for i in range(4) for _ in range(3)]
-    wanted = {
-        "reward",
-        "reward/gold",
-        "rougeLsum",
-        "length",
-        "kl",
-        "oracle/gold",
-        "oracle/relevance",
-        "oracle/factuality",
-        "oracle/completeness",
-    }
-    assert wanted == set(summary) and all(
-        set(interval) == {"mean", "low", "high"} for interval in summary.values()
-    )
+    truth = {f"oracle/{name}" for name in ("gold", "relevance", "factuality", "completeness")}
+    assert set(summary) == truth | {"reward", "reward/gold", "rougeLsum", "length", "kl"}
+    assert all(set(interval) == {"mean", "low", "high"} for interval in summary.values())
     assert summary["kl"]["mean"] != 0  # a policy other than the reference
     assert len({row["response"] for row in rows[:3]}) > 1
     printed = capsys.readouterr().out
     assert "oracle/gold" in printed and "evaluate fine_grained-test: done" in printed
-    assert read_json(evaluate(settings(world, policy=f"{world}/sft")) / "summary.json")["kl"] == {
-        "mean": 0,
-        "low": None,  # equal values have no interval
-        "high": None,
-    }
+    unchanged = read_json(evaluate(settings(world, policy=f"{world}/sft")) / "summary.json")
+    assert unchanged["kl"] == {"mean": 0, "low": None, "high": None}  # equal values: no interval
 
 
 def test_one_prompt_has_no_interval(world, capsys):
@@ -216,9 +191,8 @@ def test_a_prompt_without_a_key_of_a_metric_is_refused_before_generation(world, 
 
     monkeypatch.setattr(module, "load", lambda *arguments: pytest.fail("a model was loaded"))
     task = replace(TASK, metrics=lambda prompts: (topic,))
-    with pytest.raises(
-        UserError, match=r"test\.json: the metric topic .* 'topic' .*prompt 0 lacks"
-    ):
+    message = r"test\.json: the metric topic .* 'topic' .*prompt 0 lacks"
+    with pytest.raises(UserError, match=message):
         module.evaluate(task, settings(world))
 
 

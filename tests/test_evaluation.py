@@ -65,9 +65,8 @@ class Words:
             for word in text.split():
                 spans.append((text.index(word, at), text.index(word, at) + len(word)))
                 at = spans[-1][1]
-            bad = torch.tensor(
-                [[float(text[a:b] == "dog"), float(text[a:b] != "dog")] for a, b in spans]
-            ).reshape(-1, 2)
+            is_dog = [text[a:b] == "dog" for a, b in spans]
+            bad = torch.tensor([[float(dog), float(not dog)] for dog in is_dog]).reshape(-1, 2)
             judged.append(SegmentLabels(tuple(spans), bad, ("ERR", "O"), (True,) * len(spans)))
         return judged
 
@@ -107,14 +106,8 @@ ANSWERS = {"the cat": ["the red cat .", "dog"], "red": ["dog dog", ""]}
 
 def test_rows_and_summary_by_hand():
     prompts = [PROMPTS[0], PROMPTS[2]]
-    got = evaluate(
-        Canned(ANSWERS),
-        prompts,
-        reward(),
-        GREEDY,
-        num_samples=2,
-        metrics=[lambda prompt, text: {"oracle/gold": float(prompt.id == "q0")}],
-    )
+    options = {"metrics": [lambda prompt, text: {"oracle/gold": float(prompt.id == "q0")}]}
+    got = evaluate(Canned(ANSWERS), prompts, reward(), GREEDY, num_samples=2, **options)
     assert [(row["id"], row["sample"], row["response"]) for row in got.rows] == [
         ("q0", 0, "the red cat ."),
         ("q0", 1, "dog"),
@@ -122,15 +115,11 @@ def test_rows_and_summary_by_hand():
         ("q2", 1, ""),
     ]
     first, _, third, empty = got.rows
-    assert (
-        first["prompt"] == "the cat"
-        and first["references"] == ["the red cat ."]
-        and first["length"] == 4
-    )
+    assert first["prompt"] == "the cat" and first["references"] == ["the red cat ."]
+    assert first["length"] == 4
     assert first["rougeLsum"] == pytest.approx(100) and third["rougeLsum"] == 0
-    assert first["reward/words"] == pytest.approx(4 * 0.3) and third[
-        "reward/words"
-    ] == pytest.approx(-1.0)
+    assert first["reward/words"] == pytest.approx(4 * 0.3)
+    assert third["reward/words"] == pytest.approx(-1.0)
     assert first["length/score"] == pytest.approx((4 - 3) / 2)  # without weight, scale and bias
     assert first["reward/length"] == pytest.approx(2 * (0.5 * 0.5 + 0.25))
     assert first["reward"] == pytest.approx(1.2 + 0.4 + 1.0)
@@ -146,16 +135,8 @@ def test_rows_and_summary_by_hand():
     assert summary["oracle/gold"] == {"mean": 0.5, "low": None, "high": None}
     assert summary["length"]["mean"] == pytest.approx(7 / 4)
     assert set(summary) == {
-        "reward",
-        "reward/words",
-        "reward/end",
-        "reward/length",
-        "words/ratio",
-        "end/ratio",
-        "length/score",
-        "length",
-        "rougeLsum",
-        "oracle/gold",
+        *("reward", "reward/words", "reward/end", "reward/length", "words/ratio", "end/ratio"),
+        *("length/score", "length", "rougeLsum", "oracle/gold"),
     }
 
 
@@ -171,16 +152,9 @@ def test_intervals_are_over_questions_not_samples():
 
 
 def test_unequal_samples_do_not_weigh_a_question_more():
-    rows = [
-        {"id": "a", "x": 1.0},
-        {"id": "a", "x": 1.0},
-        {"id": "a", "x": 1.0},
-        {"id": "b", "x": 0.0},
-        {"id": "c", "y": 5.0},
-    ]
-    assert summarize(rows)["x"].mean == 0.5 and summarize(rows)["y"] == Interval(
-        5.0, math.nan, math.nan
-    )
+    rows = [*[{"id": "a", "x": 1.0}] * 3, {"id": "b", "x": 0.0}, {"id": "c", "y": 5.0}]
+    summary = summarize(rows)
+    assert summary["x"].mean == 0.5 and summary["y"] == Interval(5.0, math.nan, math.nan)
 
 
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])
@@ -195,9 +169,7 @@ def test_shares_and_batches_change_nothing(kind):
     assert together == apart
     assert len({row["response"] for row in together}) > 4
     texts = generate_texts(policy, PROMPTS, SAMPLED, 3, seed=3)
-    assert [row["response"] for row in together] == [
-        text for texts_of_one in texts for text in texts_of_one
-    ]
+    assert [row["response"] for row in together] == sum(texts, [])
     other = rows_of(policy, PROMPTS, reward(), SAMPLED, seed=4, num_samples=3)
     assert [row["response"] for row in other] != [row["response"] for row in together]
 
@@ -262,13 +234,8 @@ def test_without_references_there_is_no_rouge():
 def test_responses_are_never_given_to_other_prompts():
     """A policy that returns too few responses is an error, not a shift of all that follow."""
     with pytest.raises(ValueError, match="zip.. argument 2 is shorter"):
-        rows_of(
-            Canned({"the cat": ["dog"], "red": ["dog"]}),
-            [PROMPTS[0], PROMPTS[2]],
-            None,
-            GREEDY,
-            num_samples=2,
-        )
+        one_each = Canned({"the cat": ["dog"], "red": ["dog"]})
+        rows_of(one_each, [PROMPTS[0], PROMPTS[2]], None, GREEDY, num_samples=2)
 
 
 def test_a_reward_that_is_not_a_number_is_refused():
@@ -391,13 +358,9 @@ def test_named_metrics_join_the_rows():
     # pooled: `the red cat . dog` has five different words, `dog dog` one of two
     assert summary["distinct1/prompt"]["mean"] == pytest.approx((1 + 0.5) / 2)
     shares = {name: value["mean"] for name, value in summary.items() if "not_applicable" in name}
-    assert shares == {
-        "bleu/not_applicable": 0.5,
-        "exact_match/not_applicable": 0.5,
-        "rougeLsum/not_applicable": 0.5,
-        "task/own/not_applicable": 0.5,
-        "distinct1/not_applicable": 0.25,
-    }
+    halves = dict.fromkeys(("bleu", "exact_match", "rougeLsum", "task/own"), 0.5)
+    expected = {f"{name}/not_applicable": share for name, share in halves.items()}
+    assert shares == expected | {"distinct1/not_applicable": 0.25}
 
 
 def test_without_any_reference_only_the_share_is_left():
@@ -409,13 +372,8 @@ def test_without_any_reference_only_the_share_is_left():
 
 def test_named_metrics_leave_the_other_columns_alone():
     plain = rows_of(Canned(ANSWERS), [PROMPTS[0]], reward(), GREEDY)
-    more = rows_of(
-        Canned(ANSWERS),
-        [PROMPTS[0]],
-        reward(),
-        GREEDY,
-        metrics=named("bleu", "rougeLsum", "length"),
-    )
+    metrics = named("bleu", "rougeLsum", "length")
+    more = rows_of(Canned(ANSWERS), [PROMPTS[0]], reward(), GREEDY, metrics=metrics)
     assert [list(row) for row in plain] == [
         ["id", "sample", "prompt", "response", "references", "reward", "segments"]
         + ["reward/words", "words/error_free", "words/segments"]

@@ -70,11 +70,8 @@ def test_planted_near_duplicates_and_no_others():
         texts.append(" ".join(words))
     texts.append(texts[3].upper() + "!")
     sets = list(map(shingles, texts))
-    linked = {
-        frozenset(pair)
-        for pair in combinations(range(len(texts)), 2)
-        if similarity(sets[pair[0]], sets[pair[1]]) >= 0.8
-    }
+    pairs = combinations(range(len(texts)), 2)
+    linked = {frozenset((i, j)) for i, j in pairs if similarity(sets[i], sets[j]) >= 0.8}
     groups = near_duplicates(texts)
     assert groups == [[3, 150, 154], [40, 151], [41, 152], [90, 153]]
     assert {frozenset(pair) for group in groups for pair in combinations(group, 2)} >= linked

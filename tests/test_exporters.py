@@ -69,27 +69,19 @@ def test_label_studio_and_back(tmp_path_factory):
 
 
 def test_a_task_of_label_studio():
-    judged = JudgedResponse(
-        Prompt("7", "p", ("r",), {"n": 1}),
-        "a🙂bc",
-        (
-            Judgement("fluency", "bad", 2, 3, "minor", annotator="ann", reason="why"),
-            Judgement("fluency", "odd", 0, 1, annotator="ann", origin="model 3"),
-            Judgement("overall", score=4.0, origin="m"),
-        ),
+    marks = (
+        Judgement("fluency", "bad", 2, 3, "minor", annotator="ann", reason="why"),
+        Judgement("fluency", "odd", 0, 1, annotator="ann", origin="model 3"),
+        Judgement("overall", score=4.0, origin="m"),
     )
+    judged = JudgedResponse(Prompt("7", "p", ("r",), {"n": 1}), "a🙂bc", marks)
     (task,), losses = EXPORTERS["label_studio"].write([judged])
     assert task["data"] == {"id": "7", "response": "a🙂bc", "prompt": "p", "n": 1}
     (annotation,) = task["annotations"]
     assert annotation["completed_by"] == {"email": "ann"}
     first, severity, reason, second = annotation["result"]
-    shared = {"id": "r0", "to_name": "response"}
-    assert first == {
-        **shared,
-        "from_name": "fluency",
-        "type": "labels",
-        "value": {"start": 2, "end": 3, "text": "b", "labels": ["bad"]},
-    }
+    shared = {"id": "r0", "to_name": "response", "from_name": "fluency", "type": "labels"}
+    assert first == shared | {"value": {"start": 2, "end": 3, "text": "b", "labels": ["bad"]}}
     assert (severity["from_name"], severity["value"]["choices"]) == ("severity", ["minor"])
     assert (reason["type"], reason["value"]["text"]) == ("textarea", ["why"])
     assert second["origin"] == "prediction"

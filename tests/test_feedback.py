@@ -28,21 +28,13 @@ from tasks.qa_feedback.reward_modeling.pairs import read_pairs
 from tasks.qa_feedback.validation import example_problems, feedback_problems
 
 TEXT = "The cat sat on the mat. It was 😀 red."
-CHOICES = "0 (tie), 1 (first better), 2 (second better)"
 PASSAGES = [["Cat", "A cat sat.", "It\xa0was red."], ["Mat"]]
 
 
 def row(errors=(), missing=(), **changes) -> dict:
-    result = FeedbackRow.make(
-        question="Who sat?",
-        passages=PASSAGES,
-        gold="The cat.",
-        predictions=[TEXT, "b", "", "d"],
-        errors=(),
-        missing=missing,
-        corrected="",
-        preference=[0, 1, 2, 0, 1, 2],
-    )
+    made = {"predictions": [TEXT, "b", "", "d"], "preference": [0, 1, 2, 0, 1, 2]}
+    made |= {"errors": (), "missing": missing, "corrected": ""}
+    result = FeedbackRow.make(question="Who sat?", passages=PASSAGES, gold="The cat.", **made)
     made = copy.deepcopy(dict(result.raw))
     made["feedback"]["errors"] += errors  # which may be malformed
     return {**made, **changes}
@@ -65,38 +57,25 @@ def test_published_files_round_trip(qa_feedback, tmp_path, split):
     rows = read_feedback(source)
     write_feedback(tmp_path / "copy.json", rows)
     assert (tmp_path / "copy.json").read_bytes() == source.read_bytes()
-    result = [
-        FeedbackRow.make(
-            r.question,
-            r.passages,
-            r.raw["gold"],
-            r.predictions,
-            r.errors,
-            r.missing,
-            r.corrected,
-            r.preference,
-        )
-        for r in rows
-    ]
+    result = []
+    for r in rows:
+        judged = (r.errors, r.missing, r.corrected, r.preference)
+        made = FeedbackRow.make(r.question, r.passages, r.raw["gold"], r.predictions, *judged)
+        result.append(made)
     assert feedback_text(result).encode() == source.read_bytes()
 
 
 def test_a_row_tells_what_it_holds():
-    result = FeedbackRow(
-        row([span(24, 26, "Unverifiable")], [MissingInfo("Missing-Answer", 1, (2, 0))])
-    )
+    missing = [MissingInfo("Missing-Answer", 1, (2, 0))]
+    result = FeedbackRow(row([span(24, 26, "Unverifiable")], missing))
     assert result.errors == (error_span("Unverifiable", 24, 26),)
     assert result.missing == (MissingInfo("Missing-Answer", 1, (2, 0)),)
     assert result.predictions == (TEXT, "b", "", "d")
     changed = result.with_preference([2, 2, 2, 2, 2, 2])
     assert changed.preference == (2,) * 6 and result.preference == (0, 1, 2, 0, 1, 2)
     assert list(changed.raw) == list(result.raw)
-    assert list(result.raw["feedback"]["errors"][0]) == [
-        "error type",
-        "explanation",
-        "start",
-        "end",
-    ]
+    keys = ["error type", "explanation", "start", "end"]
+    assert list(result.raw["feedback"]["errors"][0]) == keys
 
 
 def test_unknown_keys_are_kept(tmp_path):
@@ -144,10 +123,8 @@ def test_files_that_hold_no_rows(tmp_path, text, message):
 
 def test_real_rows_have_no_problems(qa_feedback):
     for split in ("train", "dev"):
-        assert (
-            feedback_problems(json.loads((qa_feedback / f"{split}_feedback.json").read_text()), "")
-            == []
-        )
+        rows = json.loads((qa_feedback / f"{split}_feedback.json").read_text())
+        assert feedback_problems(rows, "") == []
         assert example_problems(json.loads((qa_feedback / f"{split}.json").read_text()), "") == []
 
 
@@ -156,10 +133,8 @@ def test_good_rows():
     grounded = span(31, 32, "Wrong-Grounding", '{"passage_id":1,"sentence_id":[0,2]}')
     free_text = span(0, 3, "Wrong-Grounding", "as said before")
     title = MissingInfo("Missing-Minor-Auxiliary", 2, (0,))
-    assert (
-        problems(row(adjacent_and_unsorted), row([grounded, free_text], [title]), row(passages=[]))
-        == []
-    )
+    rows = row(adjacent_and_unsorted), row([grounded, free_text], [title]), row(passages=[])
+    assert problems(*rows) == []
 
 
 @pytest.mark.parametrize(
@@ -198,12 +173,7 @@ def test_overlaps_name_both_spans():
     [
         (0, [1], "passage_id", "passage 0 does not exist: the row has 2, counted from 1"),
         (3, [1], "passage_id", "passage 3 does not exist"),
-        (
-            1,
-            [3],
-            "sentence_id[0]",
-            "sentence 3 does not exist: passage 1 has 2, and 0 for its title",
-        ),
+        (1, [3], "sentence_id[0]", "sentence 3 does not exist: passage 1 has 2, and 0 for its"),
         (1, [1, -1], "sentence_id[1]", "sentence -1 does not exist"),
         (2, [1], "sentence_id[0]", "sentence 1 does not exist: passage 2 has 0"),
         ("1", [1], "passage_id", "must be a whole number, it is a text"),
@@ -262,40 +232,30 @@ def test_programs_use_the_rows_that_have_what_they_need(tmp_path, capsys):
 
 
 def test_load_examples(qa_feedback):
-    prompts, raw = (
-        load_examples(qa_feedback / "dev.json"),
-        json.loads((qa_feedback / "dev.json").read_text()),
-    )
+    prompts = load_examples(qa_feedback / "dev.json")
+    raw = json.loads((qa_feedback / "dev.json").read_text())
     assert [prompt.id for prompt in prompts] == [str(i) for i in range(len(raw))] and len(raw) > 5
     assert prompts[3].text == raw[3]["text"] and prompts[3].references == tuple(raw[3]["answer"])
     assert dict(prompts[3].meta) == {"question": raw[3]["question"], "passages": raw[3]["passages"]}
 
 
 def test_prompt_and_feedback_give_a_reward_model_the_same_prefix(qa_feedback):
-    prompts, rows = (
-        load_examples(qa_feedback / "dev.json"),
-        read_feedback(qa_feedback / "dev_feedback.json"),
-    )
-    assert any(
-        not row.passages for row in rows + read_feedback(qa_feedback / "train_feedback.json")
-    )
+    prompts = load_examples(qa_feedback / "dev.json")
+    rows = read_feedback(qa_feedback / "dev_feedback.json")
+    others = read_feedback(qa_feedback / "train_feedback.json")
+    assert any(not row.passages for row in rows + others)
     for prompt, feedback in zip(prompts, rows, strict=True):
         assert rm_prefix(prompt, False).all_words == rm_words_prefix(feedback.question, None)
         # raw passages are single texts: a sentence cut inside a word is one word there
-        assert "".join(rm_prefix(prompt, True).all_words) == "".join(
-            rm_words_prefix(feedback.question, feedback.passages)
-        )
+        words = rm_words_prefix(feedback.question, feedback.passages)
+        assert "".join(rm_prefix(prompt, True).all_words) == "".join(words)
 
 
 def test_prefix_by_hand():
-    raw = [
-        {"wikipage": "A  Cat", "content": "It\n\nsat.\xa0It ran."},
-        {"wikipage": "", "content": ""},
-    ]
-    text = (
-        "question: Who sat? context: wikipage: A Cat text: It sat. It ran. wikipage: text: answer:"
-    )
-    words = text.split()
+    raw = [{"wikipage": "A  Cat", "content": "It\n\nsat.\xa0It ran."}]
+    raw.append({"wikipage": "", "content": ""})
+    passages = "wikipage: A Cat text: It sat. It ran. wikipage: text:"
+    words = f"question: Who sat? context: {passages} answer:".split()
     assert rm_words_prefix(" Who  sat? ", raw) == words
     assert rm_words_prefix("Who sat?", [["A Cat", "It sat.", "It ran."], [""]]) == words
     raw_chinese = [{"wikipage": "猫", "content": "它坐着。它跑了。"}]
@@ -312,48 +272,21 @@ def test_prefix_by_hand():
 
 
 def test_prefix_of_words_by_hand():
-    question = ["question:", "the", "cat"]
-    passages = [
-        "context:",
-        "wikipage:",
-        "one",
-        "text:",
-        "a",
-        "dog",
-        "sees",
-        "the",
-        "bird",
-        "wikipage:",
-        "two",
-        "text:",
-        "red",
-    ]
-    mark = ("answer:",)
-    assert rm_prefix_of_words([*question, *passages, "answer:"]) == Prefix(
-        (*question, *passages), (range(3, 16),), mark
-    )
-    assert rm_prefix_of_words([*question, *passages]) == Prefix(
-        (*question, *passages), (range(3, 16),)
-    )
-    assert rm_prefix_of_words([*question, "answer:"]) == Prefix(tuple(question), (), mark)
-    assert rm_prefix_of_words(question) == Prefix(tuple(question))
-    assert rm_prefix_of_words([]) == Prefix(())
+    def read(text: str) -> Prefix:
+        return rm_prefix_of_words(text.split())
+
+    def prefix(text: str, *parts) -> Prefix:
+        return Prefix(tuple(text.split()), *parts)
+
+    question, mark = "question: the cat", ("answer:",)
+    whole = f"{question} context: wikipage: one text: a dog sees the bird wikipage: two text: red"
+    assert read(f"{whole} answer:") == prefix(whole, (range(3, 16),), mark)
+    assert read(whole) == prefix(whole, (range(3, 16),))
+    assert read(f"{question} answer:") == prefix(question, (), mark)
+    assert read(question) == prefix(question)
+    assert read("") == Prefix(())
     # `context:` in a question and `answer:` in a passage are ordinary words
-    words = [
-        "question:",
-        "what",
-        "context:",
-        "is",
-        "it",
-        "context:",
-        "wikipage:",
-        "a",
-        "text:",
-        "answer:",
-        "b",
-        "answer:",
-    ]
-    assert rm_prefix_of_words(words) == Prefix(tuple(words[:-1]), (range(5, 11),), mark)
-    assert rm_prefix_of_words(["context:", "wikipage:", "answer:"]) == Prefix(
-        ("context:", "wikipage:"), (range(2),), mark
-    )
+    words = "question: what context: is it context: wikipage: a text: answer: b"
+    assert read(f"{words} answer:") == prefix(words, (range(5, 11),), mark)
+    words = "context: wikipage:"
+    assert read(f"{words} answer:") == prefix(words, (range(2),), mark)

@@ -225,14 +225,11 @@ def test_states_of_the_latest_batch_replace_earlier_ones():
     mask_112 = torch.ones(1, 1, 2, dtype=torch.long)
 
     def look_up(response: int, value: float) -> torch.Tensor:
-        prompt, _ = memory.states(
-            torch.ones(1, 3, dtype=torch.long),
-            mask_13,
-            torch.full((1, 1, 2), response),
-            mask_112,
-            lambda: (torch.full((1, 3, 4), value), torch.full((1, 1, 2, 4), value)),
-        )
-        return prompt
+        def compute():
+            return torch.full((1, 3, 4), value), torch.full((1, 1, 2, 4), value)
+
+        ids_112 = torch.full((1, 1, 2), response)
+        return memory.states(mask_13, mask_13, ids_112, mask_112, compute)[0]
 
     assert look_up(1, 0.5).unique().tolist() == [0.5]
     assert look_up(2, 0.25).unique().tolist() == [0.25]  # computed again, for the new response
@@ -245,25 +242,17 @@ def test_states_of_the_latest_batch_replace_earlier_ones():
 @pytest.mark.parametrize("kind", ["llama", "t5"])
 def test_a_run_trains_the_top_layers_only(kind, algorithm, tmp_path):
     tiny.policy(kind).save(tmp_path / "policy")
-    cfg = rl_helpers.config(
-        tmp_path / "run",
-        model__value_model={"ckpt": str(tmp_path / "policy"), "train_top_layers": 1},
-        algorithm__name=algorithm,
-        train__total_episodes=16,
-    )
+    changes = {"algorithm__name": algorithm, "train__total_episodes": 16}
+    changes["model__value_model"] = {"ckpt": str(tmp_path / "policy"), "train_top_layers": 1}
+    cfg = rl_helpers.config(tmp_path / "run", **changes)
     policy = load_policy(tmp_path / "policy", max_input_len=64, top_layers=1)
     value = None
     if cfg.needs_values:
         value = load_value(tmp_path / "policy", policy, top_layers=1, same_ckpt=True)
-    trainer = make_trainer(
-        cfg,
-        ActorCritic(policy, value),
-        policy.copy_sharing_frozen(),
-        CombinedReward({"cat": rl_helpers.CountWord()}),
-        rl_helpers.PROMPTS,
-        None,
-        Accelerator(cpu=True),
-    )
+    reward = CombinedReward({"cat": rl_helpers.CountWord()})
+    models = (ActorCritic(policy, value), policy.copy_sharing_frozen())
+    accelerator = Accelerator(cpu=True)
+    trainer = make_trainer(cfg, *models, reward, rl_helpers.PROMPTS, None, accelerator)
     before = {name: p.clone() for name, p in policy.named_parameters()}
     forgotten = []
     if kind == "llama":

@@ -40,9 +40,8 @@ def test_four_samples_of_every_question(world):
     assert [row["id"] for row in rows] == [str(i) for i in range(7)]
     source = mini_world.make_row(0, "train", 3)
     assert (rows[3]["question"], rows[3]["passages"]) == (source["question"], source["passages"])
-    assert (
-        all(len(row["predictions"]) == 4 for row in rows) and len(set(rows[0]["predictions"])) > 1
-    )
+    assert all(len(row["predictions"]) == 4 for row in rows)
+    assert len(set(rows[0]["predictions"])) > 1
     assert not list(path.parent.glob("part-*"))
 
 
@@ -67,10 +66,8 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(world, monkeypatch, cap
     assert read_jsonl(generate(other)) == whole
     assert calls[3:] == [["4", "5"], ["6"]]
     capsys.readouterr()
-    assert (
-        read_jsonl(generate(other)) == whole
-        and "generated before, reusing" in capsys.readouterr().out
-    )
+    assert read_jsonl(generate(other)) == whole
+    assert "generated before, reusing" in capsys.readouterr().out
 
 
 def test_finished_samples_are_never_replaced(world):

@@ -62,6 +62,9 @@ def test_rows_of_spans_keep_the_cluster(tmp_path):
 # ---- tags ----------------------------------------------------------------------------------------
 
 
+CROSSED = ["<v> at 1 is not closed before </e>", "</v> at 3 closes a tag that is not open"]
+
+
 @pytest.mark.parametrize(
     "text, plain, marks, problems",
     [
@@ -71,12 +74,7 @@ def test_rows_of_spans_keep_the_cluster(tmp_path):
         ("a <v>b", "a b", [], ["<v> at 2 has no closing tag"]),
         ("a</v> b", "a b", [], ["</v> at 1 closes a tag that is not open"]),
         ("<e>a<v>b</v></e>", "ab", [Mark("e", 0, 2), Mark("v", 1, 2, 0)], []),
-        (
-            "<e>a<v>b</e>c</v>",
-            "abc",
-            [Mark("e", 0, 2)],
-            ["<v> at 1 is not closed before </e>", "</v> at 3 closes a tag that is not open"],
-        ),
+        ("<e>a<v>b</e>c</v>", "abc", [Mark("e", 0, 2)], CROSSED),
     ],
 )
 def test_tags(text, plain, marks, problems):
@@ -116,16 +114,10 @@ JSON_IMPORTERS = [
     name for name in IMPORTERS if name not in ("mqm", "haluquestqa", "toxic_spans_raw")
     and name not in ("toxic_spans", "xsum_hallucinations")
 ]  # fmt: skip
+NAMES = st.sampled_from(["text", "start", "end", "label", "value", "result", "data", "steps"])
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-3, 9) | st.text("ab<>/v ", max_size=6),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(["text", "start", "end", "label", "value", "result", "data", "steps"]),
-            inner,
-            max_size=4,
-        )
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=4),
     max_leaves=8,
 )
 KEYS = st.sampled_from(

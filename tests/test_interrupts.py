@@ -16,6 +16,14 @@ RUN = ["numbers", str(ROOT / "tasks/numbers/mini_rl_config.yml")]  # read before
 TORCH = "import os, signal\nos.kill(os.getpid(), signal.{})\n"
 
 
+def heed_interrupts():
+    """A test run in the background ignores SIGINT, and so would its programs."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+SETTINGS = {"capture_output": True, "text": True, "preexec_fn": heed_interrupts}
+
+
 @pytest.mark.parametrize(
     "program, number",
     [
@@ -31,14 +39,7 @@ def test_an_interrupted_import_ends_without_a_traceback(tmp_path, program, numbe
     (tmp_path / "torch.py").write_text(TORCH.format(number.name))
     folders = {"OUTPUT_DIR": str(tmp_path), "DATA_DIR": str(tmp_path)}
     environment = {**os.environ, **folders, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
-    ended = subprocess.run(
-        [sys.executable, "-m", *program],
-        env=environment,
-        capture_output=True,
-        text=True,
-        # a test run in the background ignores SIGINT, and so would its programs
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
+    ended = subprocess.run([sys.executable, "-m", *program], env=environment, **SETTINGS)
     if program[-1] == RUN[-1]:  # within `main`, which says that the run has stopped
         assert ended.returncode == 128 + number and "run the same command again" in ended.stderr
         assert len(ended.stderr.splitlines()) == 1 and not ended.stdout
@@ -101,13 +102,9 @@ run_main(main)
     [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "stopped by SIGTERM")],
 )
 def test_a_stopped_program_prints_how_to_continue(number, code, fact):
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     program = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        [sys.executable, "-c", PROGRAM], cwd=ROOT, preexec_fn=heed_interrupts, **streams
     )
     assert program.stdout is not None and program.stdout.readline() == "working\n"
     program.send_signal(number)
@@ -139,12 +136,6 @@ run_main(main)
 
 @pytest.mark.parametrize("name, code", [("SIGINT", 130), ("SIGTERM", 143)])
 def test_a_signal_in_a_destructor_is_not_lost(name, code):
-    ended = subprocess.run(
-        [sys.executable, "-c", LOST, name],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
+    ended = subprocess.run([sys.executable, "-c", LOST, name], cwd=ROOT, **SETTINGS)
     assert (ended.returncode, ended.stdout) == (code, "")
     assert "Traceback" not in ended.stderr and "run the same command again" in ended.stderr

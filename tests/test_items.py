@@ -38,21 +38,10 @@ def test_an_annotated_item_is_a_row_of_the_format(tmp_path):
 
 def test_samples_become_items(tmp_path):
     passages = [{"wikipage": "Cat", "content": "A cat sat. It was blue."}]
-    write_jsonl(
-        tmp_path / "samples.jsonl",
-        [
-            {
-                "id": "0",
-                "question": "Who sat?",
-                "passages": passages,
-                "predictions": ["a", "b", "c", "d"],
-            }
-        ],
-    )
-    write_json(
-        tmp_path / "train.json",
-        [{"text": "t", "question": "Who sat?", "passages": passages, "answer": ["A cat.", "x"]}],
-    )
+    sample = {"id": "0", "question": "Who sat?", "passages": passages}
+    write_jsonl(tmp_path / "samples.jsonl", [{**sample, "predictions": ["a", "b", "c", "d"]}])
+    asked = {"text": "t", "question": "Who sat?", "passages": passages, "answer": ["A cat.", "x"]}
+    write_json(tmp_path / "train.json", [asked])
     (item,) = read_items(QA, tmp_path / "samples.jsonl", tmp_path / "train.json")
     assert item.row["passages"] == [["Cat", "A cat sat.", "It was blue."]]
     assert (item.id, item.row["gold"], item.row["prediction 4"]) == ("0", "A cat.", "d")
@@ -60,21 +49,15 @@ def test_samples_become_items(tmp_path):
 
 
 def test_the_payload_of_the_published_page_becomes_an_item(tmp_path):
-    inner = {
-        "question": "Who sat?",
-        "passages": [{"wikipage": "Cat", "content": ["A cat sat."]}],
-        "predicted answer": "a",
-        "gold answer": "g",
-        **{f"predicted answer {i}": "x" for i in range(2, 6)},
-    }
+    passages = [{"wikipage": "Cat", "content": ["A cat sat."]}]
+    inner = {"question": "Who sat?", "passages": passages, "gold answer": "g"}
+    inner["predicted answer"] = "a"
+    inner |= {f"predicted answer {i}": "x" for i in range(2, 6)}
     write_json(tmp_path / "page.json", {"id": "600", "question": json.dumps(inner)})
     (item,) = read_items(QA, tmp_path / "page.json")
     assert item.id == "600"
-    assert (item.row["passages"], item.row["gold"], item.row["prediction 1"]) == (
-        [["Cat", "A cat sat."]],
-        "g",
-        "a",
-    )
+    assert item.row["passages"] == [["Cat", "A cat sat."]]
+    assert (item.row["gold"], item.row["prediction 1"]) == ("g", "a")
 
 
 def test_samples_of_another_task_are_one_mistake(tmp_path):
@@ -88,13 +71,8 @@ def test_samples_of_another_task_are_one_mistake(tmp_path):
     assert "qa_feedback's samples have id, question, passages and predictions" in message
 
 
-PAIR = [
-    {
-        "chosen": f"\n\nHuman: Hi {i}\n\nAssistant: a",
-        "rejected": f"\n\nHuman: Hi {i}\n\nAssistant: b",
-    }
-    for i in range(2)
-]
+HELLOS = [f"\n\nHuman: Hi {i}\n\nAssistant:" for i in range(2)]
+PAIR = [{"chosen": f"{hello} a", "rejected": f"{hello} b"} for hello in HELLOS]
 MQM = (
     "system\tdoc\tdoc_id\tseg_id\trater\tsource\ttarget\tcategory\tseverity\n"
     "A\td\t1\t1\tr\tDer <v>Mond</v> sinkt.\tThe sinks.\tAccuracy/Omission\tMajor\n"
@@ -104,7 +82,7 @@ MQM = (
 @pytest.mark.parametrize(
     "name, file, content, prompts",
     [
-        ("hh_rlhf", "pairs.jsonl", PAIR, [f"\n\nHuman: Hi {i}\n\nAssistant:" for i in range(2)]),
+        ("hh_rlhf", "pairs.jsonl", PAIR, HELLOS),
         ("reasoning", "train.jsonl", [{"question": "1 + 1?", "answer": "2"}], ["1 + 1?"]),
         ("translation", "mqm.tsv", MQM, ["Der Mond sinkt."]),
     ],
@@ -128,36 +106,22 @@ def test_published_files_have_the_commands_that_make_rows(
 
 def test_samples_of_qa_feedback_for_another_task(tmp_path):
     write_jsonl(tmp_path / "s.jsonl", [{"question": "q", "passages": [], "predictions": ["a"]}])
-    with pytest.raises(
-        UserError, match="has samples of another task .with passages.*name that task"
-    ):
+    message = "has samples of another task .with passages.*name that task"
+    with pytest.raises(UserError, match=message):
         read_items(feedback_of("reasoning"), tmp_path / "s.jsonl")
 
 
 def test_mistakes_are_told_with_row_and_field(tmp_path):
     good = {"id": "a", **ROW}
-    rows = [
-        good,
-        {**good, "prediction 2": " "},
-        {**good, "passages": [[]]},
-        3,
-        {**good, "gold": None},
-        {"question": "{"},
-        {**good, "question": " "},
-        good,
-    ]
+    changes = [{"prediction 2": " "}, {"passages": [[]]}, {"gold": None}, {"question": " "}]
+    first, second, third, fourth = [{**good, **change} for change in changes]
+    rows = [good, first, second, 3, third, {"question": "{"}, fourth, good]
     write_json(tmp_path / "rows.json", rows)
     with pytest.raises(DataError) as raised:
         read_items(QA, tmp_path / "rows.json")
     result = [(problem.row, problem.key) for problem in raised.value.problems]
-    assert result[:6] == [
-        (1, "prediction 2"),
-        (2, "passages[0]"),
-        (3, "row"),
-        (4, "gold"),
-        (5, "question"),
-        (6, "question"),
-    ]
+    fields = ["prediction 2", "passages[0]", "row", "gold", "question", "question"]
+    assert result[:6] == list(enumerate(fields, 1))
 
 
 def test_settings_are_read():

@@ -126,9 +126,8 @@ def test_the_token_is_sent_and_never_shown(server, tmp_path):
     built.segment_scores([PROMPT], ["a"])
     assert server.tokens == [f"Bearer {TOKEN}"]
     server.contents = [(401, json.dumps({"error": {"message": f"bad {TOKEN}"}}).encode())]
-    with pytest.raises(
-        UserError, match=r"refuses the query: 401 bad \*\*\*. Check the address"
-    ) as error:
+    message = r"refuses the query: 401 bad \*\*\*. Check the address"
+    with pytest.raises(UserError, match=message) as error:
         built.segment_scores([PROMPT], ["b"])
     assert TOKEN not in str(error.value)
 

@@ -80,12 +80,11 @@ def test_english_by_hand():
         "The money for the film came from Beatrix Cavendish, and the authorities of Oxford banned"
         " the film."
     )
-    assert ENGLISH.read_claim("and Maria Lopez paid for the film.") == Claim(
-        "film", "financed", "Maria Lopez"
-    )
-    assert ENGLISH.read_claim("Sao Paulo saw the first presentation of the opera") == Claim(
-        "opera", "presented", "Sao Paulo"
-    )
+    for text, claim in {
+        "and Maria Lopez paid for the film.": ("film", "financed", "Maria Lopez"),
+        "Sao Paulo saw the first presentation of the opera": ("opera", "presented", "Sao Paulo"),
+    }.items():
+        assert ENGLISH.read_claim(text) == Claim(*claim)
 
 
 @pytest.mark.parametrize(
@@ -118,11 +117,8 @@ def test_chinese_by_hand():
     ]
     answer = "这部电影的创作者是博丹费古；这部电影的制作地是阿加布埃。这部小说的出资者是乔卡莱蒙。"
     truth = judge(question, passages, answer)
-    assert [(part.label, part.supported) for part in truth.subsentences] == [
-        ("ok", True),
-        ("ok", False),
-        ("ok", True),
-    ]
+    judged = [(part.label, part.supported) for part in truth.subsentences]
+    assert judged == [("ok", True), ("ok", False), ("ok", True)]
     assert [sentence.supported for sentence in truth.sentences] == [False, True]
     assert truth.completeness == 2 / 3 and truth.precision == 2 / 3
 
@@ -235,31 +231,15 @@ def test_errors_in_english_by_hand():
         "The film was very very nice indeed.",
     ]
     truth = judge(question, passages, "".join(parts))
-    assert [s.label for s in truth.subsentences] == [
-        "ok",
-        "ok",
-        "irrelevant",
-        "repeated",
-        "irrelevant",
-        "incoherent",
-    ]
+    labels = ["ok", "ok", "irrelevant", "repeated", "irrelevant", "incoherent"]
+    assert [s.label for s in truth.subsentences] == labels
     assert [s.supported for s in truth.subsentences] == [False, True, True, True, True, False]
     assert truth.completeness == 1 / 3
-    row = annotate(
-        random.Random(0),
-        question,
-        passages,
-        "gold",
-        ["".join(parts)] * 4,
-        Habits(noise=0.0, temperature=1e-3, perturbed=0.0),
-    )
-    assert [e.label for e in row.errors] == [
-        "Wrong-Grounding",
-        "Irrelevant",
-        "Redundant",
-        "Irrelevant",
-        "Incoherent",
-    ]
+    habits = Habits(noise=0.0, temperature=1e-3, perturbed=0.0)
+    answers = ["".join(parts)] * 4
+    row = annotate(random.Random(0), question, passages, "gold", answers, habits)
+    kinds = ["Wrong-Grounding", "Irrelevant", "Redundant", "Irrelevant", "Incoherent"]
+    assert [e.label for e in row.errors] == kinds
     assert row.corrected == (
         "The film was written by Eva Novotny, and Oxford saw the first presentation of the film."
         " Ivo Lockhart was the author of the opera."
@@ -273,14 +253,9 @@ def test_unmarked_clauses_stay_in_the_corrected_answer_without_their_conjunction
     row = make_row(0, "dev", 1, language=ENGLISH)
     claims = gold_sentences(item)[0]
     answer = ENGLISH.compose([[claims[0], "so it was for a long time", claims[1]]])
-    feedback = annotate(
-        random.Random(0),
-        row["question"],
-        row["passages"],
-        row["answer"][0],
-        [answer] * 4,
-        Habits(noise=1.0, temperature=1.0, perturbed=0.0),
-    )
+    asked = (row["question"], row["passages"], row["answer"][0])
+    habits = Habits(noise=1.0, temperature=1.0, perturbed=0.0)
+    feedback = annotate(random.Random(0), *asked, [answer] * 4, habits)
     assert [error.end - error.start for error in feedback.errors] == [
         len(ENGLISH.state(claims[0])) + 1,
         len("and ") + len(ENGLISH.state(claims[1])) + 1,
@@ -294,34 +269,17 @@ def test_corrected_answers_of_a_sure_annotator_are_perfect(language):
         item, row = make_item(0, "train", i, language), make_row(0, "train", i, language=language)
         rng = random.Random(i)
         answers = [language.compose(demonstration(rng, item, language.rates)) for _ in range(4)]
-        feedback = annotate(
-            rng,
-            row["question"],
-            row["passages"],
-            row["answer"][0],
-            answers,
-            Habits(noise=0.0, temperature=0.05, perturbed=0.5),
-        )
+        asked = (row["question"], row["passages"], row["answer"][0])
+        habits = Habits(noise=0.0, temperature=0.05, perturbed=0.5)
+        feedback = annotate(rng, *asked, answers, habits)
         assert judge(row["question"], row["passages"], feedback.corrected).gold == 1
 
 
 # ---- arbitrary and hostile texts -----------------------------------------------------------------
 
-WORDS = [
-    *ENGLISH.compose([gold_sentences(make_item(0, "dev", 2, ENGLISH))[0]])
-    .replace(",", " ,")
-    .split(),
-    ".",
-    "and",
-    "The",
-    "🙂",
-    "é\u0301",
-    "\n",
-    "",
-    "\xa0",
-    "?",
-    "!",
-]
+GOLD = ENGLISH.compose([gold_sentences(make_item(0, "dev", 2, ENGLISH))[0]])
+WORDS = GOLD.replace(",", " ,").split()
+WORDS += [".", "and", "The", "🙂", "é\u0301", "\n", "", "\xa0", "?", "!"]
 TEXTS = st.text(max_size=80) | st.lists(st.sampled_from(WORDS), max_size=40).map(" ".join)
 
 

@@ -55,45 +55,26 @@ def all_products(monkeypatch):
     monkeypatch.setattr(kernels, "_chosen", choice)
 
 
+T5_SIZES = {"vocab_size": 50, "d_model": 16, "d_kv": 4, "d_ff": 32, "num_layers": 2}
+T5_SIZES |= {"num_heads": 4, "decoder_start_token_id": 0, "initializer_factor": 0.3}
+
+
 def t5(**changes):
-    return T5ForConditionalGeneration(
-        T5Config(
-            vocab_size=50,
-            d_model=16,
-            d_kv=4,
-            d_ff=32,
-            num_layers=2,
-            num_heads=4,
-            decoder_start_token_id=0,
-            initializer_factor=0.3,
-            **changes,
-        )
-    )
+    return T5ForConditionalGeneration(T5Config(**T5_SIZES, **changes))
 
 
 def gpt2():
-    return GPT2LMHeadModel(
-        GPT2Config(vocab_size=50, n_embd=16, n_layer=2, n_head=4, n_positions=32)
-    )
+    sizes = {"n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 32}
+    return GPT2LMHeadModel(GPT2Config(vocab_size=50, **sizes))
 
 
 def mt5():
-    sizes = {"vocab_size": 50, "d_model": 16, "d_kv": 4, "d_ff": 32, "num_layers": 2}
-    return MT5ForConditionalGeneration(
-        MT5Config(**sizes, num_heads=4, decoder_start_token_id=0, initializer_factor=0.3)
-    )
+    return MT5ForConditionalGeneration(MT5Config(**T5_SIZES))
 
 
 def llama():
-    return LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=50,
-            hidden_size=16,
-            intermediate_size=32,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-        )
-    )
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
+    return LlamaForCausalLM(LlamaConfig(vocab_size=50, num_attention_heads=4, **sizes))
 
 
 def strided(rows, columns):
@@ -159,11 +140,8 @@ def test_onednn_gets_no_weight_in_a_layout_that_is_slow(all_products, monkeypatc
         return x @ weight.T
 
     monkeypatch.setattr(kernels, "onednn_linear", multiply)
-    weight = {
-        "rows": torch.randn(9, 16),
-        "columns": torch.randn(16, 9).T,
-        "strided": strided(9, 16),
-    }[layout]
+    weights_of = {"rows": torch.randn(9, 16), "columns": torch.randn(16, 9).T}
+    weight = (weights_of | {"strided": strided(9, 16)})[layout]
     linear(torch.randn(7, 16), weight)
     (passed,) = weights
     assert passed.is_contiguous() or passed.T.is_contiguous()
@@ -375,18 +353,17 @@ def test_recomputed_layers_have_the_same_gradients_and_store_less(make, training
 def test_a_run_with_gradient_checkpointing_is_the_same_run(tmp_path, monkeypatch, kind, name):
     recomputed = []
     original = base_trainer.checkpoint
-    monkeypatch.setattr(
-        base_trainer, "checkpoint", lambda *a, **k: recomputed.append(1) or original(*a, **k)
-    )
+
+    def recompute(*arguments, **settings):
+        recomputed.append(1)
+        return original(*arguments, **settings)
+
+    monkeypatch.setattr(base_trainer, "checkpoint", recompute)
     runs = []
     for on in (False, True):
-        cfg = rl.config(
-            tmp_path / str(on),
-            algorithm__name=name,
-            train__gradient_checkpointing=on,
-            train__dropout=name != "trpo",
-            model__value_model={"ckpt": "tiny"},
-        )
+        settings = {"algorithm__name": name, "model__value_model": {"ckpt": "tiny"}}
+        settings |= {"train__gradient_checkpointing": on, "train__dropout": name != "trpo"}
+        cfg = rl.config(tmp_path / str(on), **settings)
         rl.trainer(cfg, kind, dropout=0.0 if name == "trpo" else 0.2, own_value=True).train(2)
         assert bool(recomputed) == on
         runs.append(rl.metrics(tmp_path / str(on)))

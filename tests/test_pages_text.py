@@ -139,9 +139,8 @@ def test_messages_have_one_stop_and_quoted_texts_one_pair_of_quotation_marks(tab
         "And so on...": "And so on...",
         "“cat”.": "“cat”.",
     }
-    assert [tab.evaluate("text => FG.oneStop(text)", text) for text in cases] == list(
-        cases.values()
-    )
+    for text, expected in cases.items():
+        assert tab.evaluate("text => FG.oneStop(text)", text) == expected
     tags = "texts => texts.map((text) => FG.quoted(text).tagName)"
     texts = ["She make a good point.", "“She make a good point.”", "“a” for “b”", "«Bon.»"]
     assert tab.evaluate(tags, texts) == ["Q", "SPAN", "SPAN", "SPAN"]

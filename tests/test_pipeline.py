@@ -75,18 +75,11 @@ def test_a_pipeline_of_some_stages_does_not_hide_the_others(root):
 
 def test_needs_come_first_and_seconds_and_memory_are_recorded(root):
     size = int(peak_memory_mb()) + 200  # a forked process inherits the peak of its parent
-    line, text = run(
-        root,
-        [
-            *CHAIN,
-            stage("big", f"{sys.executable} -c \"x = b'x' * ({size} * 2**20)\"", needs=("three",)),
-        ],
-    )
+    allocate = f"{sys.executable} -c \"x = b'x' * ({size} * 2**20)\""
+    line, text = run(root, [*CHAIN, stage("big", allocate, needs=("three",))])
     done = order(root)
-    assert (
-        done.index("one") < done.index("two") < done.index("three") < done.index("big")
-        and len(done) == 5
-    )
+    assert done.index("one") < done.index("two") < done.index("three") < done.index("big")
+    assert len(done) == 5
     stages = read_json(root / "out" / "stages.json")
     assert list(stages) == ["one", "two", "three", "apart", "big", "whole"]
     assert stages["one"]["peak_mb"] < size < stages["big"]["peak_mb"] < size + 100
@@ -128,9 +121,9 @@ def test_what_an_earlier_pipeline_reported_is_not_reported_again(root):
     line = Pipeline(CHAIN, root, root / "out", {"OUT": str(root / "out")}, out=io.StringIO())
     line.run(reported=["one", "two"])
     printed = line.progress.out.getvalue()
-    assert (
-        printed.count("reused") == 2 and "three: nothing" in printed and "apart: nothing" in printed
-    )
+    assert printed.count("reused") == 2
+    assert "three: nothing" in printed
+    assert "apart: nothing" in printed
 
 
 def test_a_changed_file_runs_its_stage_and_those_after_it(root):
@@ -139,9 +132,8 @@ def test_a_changed_file_runs_its_stage_and_those_after_it(root):
     (root / "a.yml").write_text("lr: 2\n")
     line, _ = run(root, CHAIN)
     assert order(root) == ["two", "three"]
-    assert line.whole is None, (
-        "not everything ran in this call, so its seconds are not those of the whole"
-    )
+    # not everything ran in this call, so its seconds are not those of the whole
+    assert line.whole is None
 
 
 def test_a_changed_command_or_a_lost_output_runs_the_stage(root):
@@ -165,14 +157,11 @@ def test_a_changed_stage_loses_its_outputs_first_and_a_failed_one_keeps_them(roo
     line, text = run(root, [fails_once])
     assert "s: continued" in text
     assert line.whole is None, "the time of the first attempt is missing"
-    assert (root / "out" / "logs" / "s.log").read_text().split() == ["0", "1"], (
-        "the second attempt found the first one's file"
-    )
+    log = root / "out" / "logs" / "s.log"
+    assert log.read_text().split() == ["0", "1"]  # the second one found the first one's file
     (root / "a.yml").write_text("lr: 3\n")
     run(root, [fails_once])
-    assert (root / "out" / "logs" / "s.log").read_text().split() == ["0"], (
-        "a changed stage starts on nothing"
-    )
+    assert log.read_text().split() == ["0"]  # a changed stage starts on nothing
 
 
 def test_an_interrupt_while_outputs_are_removed_leaves_no_complete_stage(root, monkeypatch):
@@ -286,13 +275,9 @@ script = 'echo $$ >> "$OUT/pids"; [ $(wc -l < "$OUT/pids") != 1 ] || sleep 1000;
 stage = Stage("s", ("bash", "-c", script), outputs=("s",))
 Pipeline([stage], root, root / "out", {{"OUT": str(root / "out")}}).run()
 """
-    command = dict(
-        args=[sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    options = {"env": {**os.environ, "PYTHONPATH": str(ROOT)}, "text": True}
+    options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    command = {"args": [sys.executable, "-c", code], **options}
     first = subprocess.Popen(**command)
     while not (root / "out" / "pids").exists() and first.poll() is None:
         time.sleep(0.05)
@@ -303,9 +288,9 @@ Pipeline([stage], root, root / "out", {{"OUT": str(root / "out")}}).run()
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
     second = subprocess.run(**command)
-    assert (
-        second.returncode == 0 and "s: continued" in second.stdout and (root / "out" / "s").exists()
-    )
+    assert second.returncode == 0
+    assert "s: continued" in second.stdout
+    assert (root / "out" / "s").exists()
 
 
 def test_an_interrupt_while_a_stage_starts_stops_it_too(root, interruptible):
@@ -367,12 +352,8 @@ def test_the_fingerprint_follows_imports_and_ignores_comments(tmp_path):
     write("b.py", '"""Doc."""\nimport fgrlhf.c\nx = 1\n')
     write("c.py", "from fgrlhf.a import x\n")
     write("apart.py", "x = 1\n")
-    assert {path.name for path in imported_files(tmp_path, ["fgrlhf.a"])} == {
-        "__init__.py",
-        "a.py",
-        "b.py",
-        "c.py",
-    }
+    names = {path.name for path in imported_files(tmp_path, ["fgrlhf.a"])}
+    assert names == {"__init__.py", "a.py", "b.py", "c.py"}
 
     def now():
         return fingerprint(tmp_path, ["run"], ["*.yml"], ["fgrlhf.a"], ["up"])
@@ -400,28 +381,23 @@ def test_code_outside_the_library_counts_too(tmp_path):
     assert ROOT / "interface_html" / "schema.py" in page
 
 
-def test_a_file_elsewhere_counts_by_its_contents(tmp_path):
-    (tmp_path / "model").write_text("1")
-    first = fingerprint(tmp_path / "repo", ["run"], [str(tmp_path / "model")], [], [])
-    (tmp_path / "model").write_text("20")
-    assert first != fingerprint(tmp_path / "repo", ["run"], [str(tmp_path / "model")], [], [])
-
-
-def test_a_file_whose_name_looks_like_a_pattern_counts(tmp_path):
-    file = tmp_path / "c[1].yml"
+@pytest.mark.parametrize("name, is_elsewhere", [("model", True), ("c[1].yml", False)])
+def test_a_file_counts_by_its_contents(tmp_path, name, is_elsewhere):
+    """Also one outside the repository, or with a name that looks like a pattern."""
+    file = tmp_path / name
+    root, read = (tmp_path / "repo", str(file)) if is_elsewhere else (tmp_path, name)
     file.write_text("1")
-    first = fingerprint(tmp_path, ["run"], ["c[1].yml"], [], [])
+    first = fingerprint(root, ["run"], [read], [], [])
     file.write_text("20")
-    assert first != fingerprint(tmp_path, ["run"], ["c[1].yml"], [], [])
+    assert first != fingerprint(root, ["run"], [read], [], [])
 
 
 def test_relative_imports_are_followed(tmp_path):
     package = tmp_path / "mine" / "deep"
     package.mkdir(parents=True)
     (tmp_path / "mine" / "__init__.py").write_text("")
-    (package / "task.py").write_text(
-        "from .reward import R\nfrom . import metric\nfrom .. import up"
-    )
+    imports = "from .reward import R\nfrom . import metric\nfrom .. import up"
+    (package / "task.py").write_text(imports)
     for path in (package / "reward.py", package / "metric.py", tmp_path / "mine" / "up.py"):
         path.write_text("x = 1\n")
     names = {path.name for path in imported_files(tmp_path, ["mine.deep.task"])}
@@ -444,18 +420,10 @@ def test_a_second_pipeline_in_the_folder_is_refused(root):
     assert len(order(root)) == 4 and not (root / "out" / ".lock").exists()
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "[]",
-        "{}",
-        '{"stages": []}',
-        '{"stages": {"one": {}}}',
-        '{"stages": {}, "whole": 3}',
-        "\0",
-    ],
-)
+NO_NOTES = ["", "[]", "{}", '{"stages": []}', '{"stages": {"one": {}}}', "\0"]
+
+
+@pytest.mark.parametrize("text", [*NO_NOTES, '{"stages": {}, "whole": 3}'])
 def test_a_damaged_note_is_named_with_the_way_out(root, text):
     run(root, CHAIN[:1])
     (root / "out" / "pipeline.json").write_text(text)

@@ -2,7 +2,6 @@ import pytest
 import tiny
 import torch
 from rounding import assert_equal_up_to_rounding
-from safetensors.torch import load_file, save_file
 from tokenizers.processors import TemplateProcessing
 from transformers import (
     BertConfig,
@@ -26,13 +25,8 @@ from fgrlhf.text_types import Prompt
 
 KINDS = ["t5", "gpt2"]
 ANY = list(tiny.POLICIES)  # other families that use the same two classes
-SHARED = [
-    "gpt2",
-    "llama",
-    "qwen3",
-    "neox",
-    "falcon",
-]  # decoders in which K responses share their prompt
+# decoders in which K responses share their prompt
+SHARED = ["gpt2", "llama", "qwen3", "neox", "falcon"]
 TEXTS = ["the red cat", "a dog sees the bird and one two three", "question:"]
 GREEDY = Sampling(max_new_tokens=6, do_sample=False)
 SAMPLED = Sampling(max_new_tokens=7)
@@ -239,12 +233,15 @@ def test_shared_prompts_give_the_gradient_of_unshared_ones(kind, monkeypatch):
             policy, "_hidden_of_groups", lambda *args: calls.append(1) or hidden_of_groups(*args)
         )
     shared = logprobs_and_gradient(policy, batch)
-    assert bool(calls) == (kind in SHARED)
+    assert bool(calls) == (kind in SHARED) and shared[1].abs().max() > 0.01
+    calls.clear()
     monkeypatch.setattr("fgrlhf.models.encoder_decoder.uniform_group_size", lambda group_B: None)
-    monkeypatch.setattr("fgrlhf.models.causal.uniform_group_size", lambda group_B: None)
-    for actual, expected in zip(logprobs_and_gradient(policy, batch), shared):
-        assert_equal_up_to_rounding(actual, expected)
-    assert shared[1].abs().max() > 0.01
+    for function in ("sharing_pays", "uniform_group_size"):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"fgrlhf.models.causal.{function}", lambda *_, **__: None)
+            for actual, expected in zip(logprobs_and_gradient(policy, batch), shared):
+                assert_equal_up_to_rounding(actual, expected)
+    assert not calls
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -276,34 +273,25 @@ def test_generation_settings_of_a_bart_checkpoint_are_no_part_of_the_policy():
 
 
 @pytest.mark.parametrize(
-    "setting", [{"bad_words_ids": [[5]]}, {"suppress_tokens": [5]}, {"begin_suppress_tokens": [5]}]
-)
-def test_beam_search_ignores_forbidden_tokens_as_sampling_does(setting):
-    beams = Sampling(6, do_sample=False, num_beams=2)
-    expected, _ = generated(tiny.t5().eval(), TEXTS, beams)
-    forbidden = expected[0, 0].item()
-    policy = tiny.t5().eval()
-    for name, value in setting.items():
-        wrapped = [[forbidden]] if isinstance(value[0], list) else [forbidden]
-        setattr(policy.model.generation_config, name, wrapped)
-    ids, _ = generated(policy, TEXTS, beams)
-    assert ids.tolist() == expected.tolist()
-
-
-@pytest.mark.parametrize(
     "setting",
     [
+        {"bad_words_ids": "first"},
+        {"suppress_tokens": "first"},
+        {"begin_suppress_tokens": "first"},
         {"num_beams": 2, "num_return_sequences": 2},
         {"length_penalty": -30.0},
         {"early_stopping": True},
     ],
 )
 def test_a_checkpoint_does_not_change_what_beam_search_finds(setting):
+    """Not even by forbidding a token: sampling has no such rule."""
     beams = Sampling(8, do_sample=False, num_beams=3)
     expected = generated(tiny.t5(seed=3).eval(), TEXTS, beams)
+    first = [expected[0][0, 0].item()]
     policy = tiny.t5(seed=3).eval()
     for name, value in setting.items():
-        setattr(policy.model.generation_config, name, value)
+        forbidden = [first] if name == "bad_words_ids" else first
+        setattr(policy.model.generation_config, name, forbidden if value == "first" else value)
     found = generated(policy, TEXTS, beams)
     assert [part.tolist() for part in found] == [part.tolist() for part in expected]
 
@@ -323,10 +311,8 @@ def test_an_encoder_decoder_has_limited_positions():
     policy = tiny.bart()
     for sampling in (Sampling(64, do_sample=False), Sampling(1, do_sample=False)):
         generated(policy, ["the cat"], sampling)
-    with pytest.raises(
-        UserError,
-        match="responses of up to 65 need 65 positions.*BartFor.*has 64.*max_generated_len",
-    ):
+    message = "responses of up to 65 need 65 positions.*BartFor.*has 64.*max_generated_len"
+    with pytest.raises(UserError, match=message):
         generated(policy, ["the cat"], Sampling(65, do_sample=False))
     policy = T5Policy(policy.model, policy.tokenizer, max_input_len=70)
     generated(policy, [("cat " * 64).strip()], GREEDY)
@@ -342,15 +328,8 @@ def long_t5():
     """An encoder-decoder whose attention implementation cannot be selected."""
     tok = tiny.tokenizer()
     torch.manual_seed(0)
-    config = LongT5Config(
-        vocab_size=len(tok),
-        d_model=32,
-        d_kv=8,
-        num_heads=4,
-        d_ff=48,
-        num_layers=2,
-        decoder_start_token_id=0,
-    )
+    sizes = {"d_model": 32, "d_kv": 8, "num_heads": 4, "d_ff": 48, "num_layers": 2}
+    config = LongT5Config(vocab_size=len(tok), decoder_start_token_id=0, **sizes)
     return T5Policy(LongT5ForConditionalGeneration(config), tiny.fresh(tok), max_input_len=64)
 
 
@@ -585,70 +564,23 @@ def test_prompts_are_shared_where_that_is_cheaper():
     assert not sharing_pays(P=2, T=4, K=3, D=1)
 
 
-@pytest.mark.parametrize("kind", SHARED)
-def test_responses_that_do_not_share_have_the_same_logprobs(kind, monkeypatch):
-    policy = tiny.policy(kind).eval()
-    batch = sampled(policy, num_samples=3)
-    shared = logprobs_and_gradient(policy, batch)
-    monkeypatch.setattr("fgrlhf.models.causal.sharing_pays", lambda *_: False)
-    monkeypatch.setattr(
-        policy, "_hidden_of_groups", lambda *_: pytest.fail("the prompts are shared")
-    )
-    for actual, expected in zip(logprobs_and_gradient(policy, batch), shared):
-        assert_equal_up_to_rounding(actual, expected)
-
-
 # ---- damaged and hostile checkpoints -------------------------------------------------------------
 
 
-def changed(folder, file="model.safetensors", **changes):
-    """Change tensors (None: leave out) or keys of one file of a checkpoint."""
-    path = folder / file
-    if file.endswith(".json"):
-        write_json(path, read_json(path) | changes)
-        return
-    tensors = load_file(str(path))
-    for name, change in changes.items():
-        tensors.pop(name)
-        if change is not None:
-            tensors[name] = change
-    save_file(tensors, str(path), {"format": "pt"})
-
-
-@pytest.mark.parametrize("kind", ["t5", "gpt2"])
-def test_a_checkpoint_that_lacks_tensors_is_refused(kind, tmp_path):
-    tiny.policy(kind).save(tmp_path)
-    first = next(iter(load_file(str(tmp_path / "model.safetensors"))))
-    changed(tmp_path, **{first: None})
-    with pytest.raises(UserError, match="weights lack .* partly random.*Give a folder"):
-        load_policy(tmp_path)
+def changed(folder, file, **changes):
+    """Change keys of one file of a checkpoint."""
+    write_json(folder / file, read_json(folder / file) | changes)
 
 
 def test_a_checkpoint_for_more_layers_is_refused(tmp_path):
     tiny.policy("t5").save(tmp_path)
     changed(tmp_path, "config.json", num_layers=9, num_decoder_layers=9)
-    with pytest.raises(UserError, match="weights lack"):
+    with pytest.raises(UserError, match="weights lack .* partly random.*Give a folder"):
         load_policy(tmp_path)
     changed(tmp_path, "config.json", num_layers="x")
     for empty in (False, True):
         with pytest.raises(UserError, match="no language model could be loaded"):
             load_policy(tmp_path, empty=empty)
-
-
-def test_code_of_a_folder_is_neither_run_nor_offered(tmp_path, monkeypatch):
-    tiny.policy("gpt2").save(tmp_path)
-    changed(
-        tmp_path,
-        "config.json",
-        model_type="mine",
-        auto_map={"AutoConfig": "code.C", "AutoModelForCausalLM": "code.M"},
-    )
-    (tmp_path / "code.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
-    monkeypatch.setattr("builtins.input", lambda *_: "y")
-    for empty in (False, True):
-        with pytest.raises(UserError, match="never run"):
-            load_policy(tmp_path, empty=empty)
-    assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.parametrize(
@@ -710,10 +642,8 @@ def test_nothing_is_sampled_from_nan(kind, sampling, value):
     policy = tiny.policy(kind)
     with torch.no_grad():
         next(policy.model.parameters())[:] = value
-    with pytest.raises(
-        UserError,
-        match="the policy's logits are NaN or infinite at token 0 of response 0.*lower train.lr",
-    ):
+    message = "the policy's logits are NaN or infinite at token 0 of response 0.*lower train.lr"
+    with pytest.raises(UserError, match=message):
         generated(policy, TEXTS, sampling, seeds(3))
 
 
@@ -728,13 +658,8 @@ def test_a_padding_token_may_have_probability_zero():
 
 
 def test_an_encoder_is_no_policy(tmp_path):
-    config = BertConfig(
-        vocab_size=28,
-        hidden_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=32,
-    )
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "intermediate_size": 32}
+    config = BertConfig(vocab_size=28, num_attention_heads=2, **sizes)
     BertForMaskedLM(config).save_pretrained(tmp_path)
     tiny.tokenizer().save_pretrained(tmp_path)
     with pytest.raises(UserError, match="it is an encoder .bert., which reads in both directions"):

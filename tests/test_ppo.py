@@ -192,9 +192,8 @@ def test_by_default_padding_never_matters():
     ]
     for other in results[1:]:
         assert torch.equal(results[0][0], other[0])
-        assert torch.equal(results[0][1].advantages_BT, other[1].advantages_BT) and torch.equal(
-            results[0][1].returns_BT, other[1].returns_BT
-        )
+        assert torch.equal(results[0][1].advantages_BT, other[1].advantages_BT)
+        assert torch.equal(results[0][1].returns_BT, other[1].returns_BT)
         assert results[0][2:] == other[2:]
 
 
@@ -239,11 +238,9 @@ def test_coefficients_weigh_the_two_losses():
 
 def test_the_trainer_hands_its_settings_to_ppo(tmp_path):
     run = trainer(config(tmp_path, algorithm__lam=0.5, algorithm__cliprange=0.1))
-    assert (
-        isinstance(run, PPOTrainer)
-        and run.algorithm.config.lam == 0.5
-        and run.algorithm.needs_values
-    )
+    assert isinstance(run, PPOTrainer)
+    assert run.algorithm.config.lam == 0.5
+    assert run.algorithm.needs_values
     assert run.kl.coef == 0.1
 
 
@@ -266,10 +263,8 @@ def test_policy_and_critic_are_clipped_each_by_itself(own_value, tmp_path):
     run.optimizer.step = lambda: None
     n_policy, n_value = (sum(p.numel() for p in parameters) for parameters in (policy, value))
     norms = run._clip_and_step()
-    assert (
-        norms["grad_norm"] == pytest.approx(0.001 * n_policy**0.5, rel=1e-4)
-        and norms["grad_norm"] < 2
-    )
+    assert norms["grad_norm"] == pytest.approx(0.001 * n_policy**0.5, rel=1e-4)
+    assert norms["grad_norm"] < 2
     assert norms["grad_norm/value"] == pytest.approx(7 * n_value**0.5, rel=1e-4)
     # a small gradient is not changed
     assert all(torch.equal(p.grad, torch.full_like(p, 0.001)) for p in policy)
@@ -279,12 +274,9 @@ def test_policy_and_critic_are_clipped_each_by_itself(own_value, tmp_path):
 def test_the_critics_gradient_does_not_shorten_the_policys_step(tmp_path):
     weights, norms = [], []
     for vf_coef in (0.1, 1000.0):
-        cfg = config(
-            tmp_path / str(vf_coef),
-            algorithm__vf_coef=vf_coef,
-            model__value_model={"ckpt": "tiny"},
-            train__max_grad_norm=0.05,
-        )
+        changes = {"algorithm__vf_coef": vf_coef, "train__max_grad_norm": 0.05}
+        changes["model__value_model"] = {"ckpt": "tiny"}
+        cfg = config(tmp_path / str(vf_coef), **changes)
         run = trainer(cfg, own_value=True)
         rollout, rewards = run.collect_and_score()
         _, advantages = run.compute_advantages(rollout, rewards)

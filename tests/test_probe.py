@@ -48,10 +48,8 @@ def test_probe_answers():
     gold = PROMPTS[0].references[0]
     first = answers["its first sentence"]
     assert gold.startswith(first) and answers[REPEATED] == f"{gold} {first}"
-    assert (
-        answers["first sentence x4"].split(". ")[0] + "." == first
-        and answers["first sentence x4"].count(first) == 4
-    )
+    assert answers["first sentence x4"].split(". ")[0] + "." == first
+    assert answers["first sentence x4"].count(first) == 4
 
 
 def test_oracle_prefers_the_gold_answer():

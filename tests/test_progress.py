@@ -77,9 +77,8 @@ def test_a_bar_inside_another_one_moves_no_cursor(capsys, monkeypatch):
         outer.update()
         lines_of_both += capsys.readouterr().err.splitlines()
     outer.close()
-    assert lines_of_both and all(
-        line.startswith(("training: ", "evaluating: ")) for line in lines_of_both
-    )
+    assert lines_of_both
+    assert all(line.startswith(("training: ", "evaluating: ")) for line in lines_of_both)
 
 
 def test_a_pause_does_not_count(monkeypatch):

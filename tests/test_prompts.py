@@ -38,14 +38,10 @@ def test_a_question_is_never_cut(kind, capsys):
     ids_BP, mask_BP = policy.encode([long.text])
     read = policy.tokenizer.convert_ids_to_tokens(ids_BP[0][mask_BP[0].bool()].tolist())
     start = 2 if kind == "chat" else 0
-    assert (
-        read[start : start + 4] == ["▁question:", "▁the", "▁red", "▁cat"]
-        and len(read) == 7 + template
-    )
-    assert (
-        check_prompts_fit(policy, [short], up_to_question, "train.json") == 0
-        and check_prompts_fit(policy, [long], up_to_question, "x", quiet=True) == 1
-    )
+    assert read[start : start + 4] == ["▁question:", "▁the", "▁red", "▁cat"]
+    assert len(read) == 7 + template
+    assert check_prompts_fit(policy, [short], up_to_question, "train.json") == 0
+    assert check_prompts_fit(policy, [long], up_to_question, "x", quiet=True) == 1
     assert capsys.readouterr().out == ""
     with pytest.raises(
         UserError,

@@ -305,9 +305,8 @@ def test_malformed_rows_are_named(tmp_path):
 
 def test_a_row_must_be_a_prompt(folder):
     bad = PublishedSet("org/set", lambda row: [{"prompt": "a", "references": [" "]}])
-    with pytest.raises(
-        UserError, match=r"rows train-0, .*, `references\[0\]`: must be a text that is not empty"
-    ):
+    message = r"rows train-0, .*, `references\[0\]`: must be a text that is not empty"
+    with pytest.raises(UserError, match=message):
         prompt_files(bad, folder)
 
 

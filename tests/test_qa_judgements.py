@@ -39,12 +39,11 @@ def round_trip(row, number=0):
 def test_a_row_as_judgements():
     item = parse(Row(ROW, {}), 3)
     assert item.prompt.id == "3" and item.prompt.references == ("A cat.",)
+    missing = '{"passage_id":1,"sentence_id":[0,1]}'
     assert item.judgements == (
         Judgement("errors", "Irrelevant", 10, 11),
         Judgement("errors", "Wrong-Grounding", 0, 5, evidence=GROUNDING),
-        Judgement(
-            "missing-info", "Missing-Answer", evidence='{"passage_id":1,"sentence_id":[0,1]}'
-        ),
+        Judgement("missing-info", "Missing-Answer", evidence=missing),
     )
 
 
@@ -112,30 +111,19 @@ def test_malformed_rows(error, message):
 
 
 def test_what_a_row_cannot_hold_is_counted():
-    judged = JudgedResponse(
-        Prompt("0", "Who?", ("a", "b")),
-        "abc",
-        (
-            Judgement("errors", "Irrelevant", 0, 1, annotator="r", score=1.0),
-            Judgement("errors", "Irrelevant"),
-            Judgement("fluency", "bad", 0, 1),
-            Judgement("missing-info", "Missing-Answer", evidence="no ids"),
-        ),
-        "source",
+    marks = (
+        Judgement("errors", "Irrelevant", 0, 1, annotator="r", score=1.0),
+        Judgement("errors", "Irrelevant"),
+        Judgement("fluency", "bad", 0, 1),
+        Judgement("missing-info", "Missing-Answer", evidence="no ids"),
     )
+    judged = JudgedResponse(Prompt("0", "Who?", ("a", "b")), "abc", marks, "source")
     row, losses = to_row(judged)
-    assert row["feedback"]["errors"] == [
-        {"error type": "Irrelevant", "explanation": "", "start": 0, "end": 1}
-    ]
-    assert losses == {
-        "further references": 1,
-        "source texts": 1,
-        "annotator": 1,
-        "score": 1,
-        "judgements of the aspect errors": 1,
-        "judgements of the aspect fluency": 1,
-        "judgements of the aspect missing-info": 1,
-    }
+    error = {"error type": "Irrelevant", "explanation": "", "start": 0, "end": 1}
+    assert row["feedback"]["errors"] == [error]
+    aspects = [f"judgements of the aspect {name}" for name in ("errors", "fluency", "missing-info")]
+    lost = ["further references", "source texts", "annotator", "score", *aspects]
+    assert losses == dict.fromkeys(lost, 1)
 
 
 def test_ids_of_rows_are_reproduced_in_a_file_where_only_some_rows_have_one(tmp_path):

@@ -6,6 +6,7 @@ import re
 import pytest
 from fastapi.testclient import TestClient
 from rating_tasks import CLARITY, QUALITY, rating_task, row, write_schema
+from server_helpers import write_export
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, read_jsonl, write_json, write_jsonl
@@ -17,7 +18,7 @@ from interface_html import agreement, reliability
 from interface_html.agreement_figures import report
 from interface_html.assignments import Receipt
 from interface_html.database import Database
-from interface_html.export import FeedbackExportSettings, export, judged_items
+from interface_html.export import judged_items
 from interface_html.format import RATINGS, Item
 from interface_html.items import item_json, read_items
 from interface_html.judged_items import JudgedItem, judged_in_database, judged_in_files
@@ -217,9 +218,8 @@ def test_a_scale_or_an_output_that_was_added_later_is_told(tmp_path):
     rated = {output: {"quality": 4} for output in GOOD}
     database.submit(given, "a", {"ratings": rated, "order": given.shown}, Receipt(1.0, "1"))
     assert judged_in_database(older, str(path))[0].ratings == {"anna": rated}
-    with pytest.raises(
-        UserError, match="without a value for a scale .*the rating of item '0' by anna"
-    ):
+    message = "without a value for a scale .*the rating of item '0' by anna"
+    with pytest.raises(UserError, match=message):
         judged_in_database(newer, str(path))
     assert read_fitting_study(path, newer.schema, ["comparison"]).submissions
     longer = rating_task(tmp_path / "longer", outputs=("first", "second", "third"))
@@ -268,10 +268,7 @@ def database(task, tmp_path, monkeypatch):
 def test_the_export_of_ratings(database, tmp_path):
     def exported(policy):
         out = tmp_path / f"{policy}.json"
-        settings = FeedbackExportSettings(
-            task="rated", db=str(database), out=str(out), policy=policy, pages="rating"
-        )
-        export(settings)
+        write_export(database, out, "rated", policy=policy, pages="rating")
         return [entry["ratings"][0]["quality"] for entry in read_json(out)]
 
     assert exported("first") == [1, 4]

@@ -69,25 +69,18 @@ def test_written_rows_are_read_back(tmp_path, suffix):
 
 
 def test_parquet_values_that_json_does_not_have(tmp_path):
-    table = pyarrow.table(
-        {
-            "day": [datetime.date(2026, 1, 31)],
-            "moment": [datetime.datetime(2026, 1, 31, 12, 30)],
-            "price": [decimal.Decimal("1.50")],
-            "picture": [b"\x89PNG"],
-            "pairs": pyarrow.array([[("k", 1)]], pyarrow.map_(pyarrow.string(), pyarrow.int64())),
-        }
-    )
+    pairs = pyarrow.array([[("k", 1)]], pyarrow.map_(pyarrow.string(), pyarrow.int64()))
+    columns = {
+        "day": ([datetime.date(2026, 1, 31)], "2026-01-31"),
+        "moment": ([datetime.datetime(2026, 1, 31, 12, 30)], "2026-01-31 12:30:00"),
+        "price": ([decimal.Decimal("1.50")], "1.50"),
+        "picture": ([b"\x89PNG"], None),
+        "pairs": (pairs, [["k", 1]]),
+    }
+    table = pyarrow.table({name: column for name, (column, _) in columns.items()})
     pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
-    assert read_rows(tmp_path / "a.parquet") == [
-        {
-            "day": "2026-01-31",
-            "moment": "2026-01-31 12:30:00",
-            "price": "1.50",
-            "picture": None,
-            "pairs": [["k", 1]],
-        }
-    ]
+    (row,) = read_rows(tmp_path / "a.parquet")
+    assert row == {name: expected for name, (_, expected) in columns.items()}
 
 
 def test_a_parquet_column_has_one_type(tmp_path):
@@ -304,55 +297,41 @@ for source in sys.argv[1:]:
 """
 
 
+def python(code, *arguments, **settings):
+    command = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, **settings)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
 @pytest.fixture(scope="module")
 def hub_cache(tmp_path_factory):
     """The cache of a machine that has loaded the data set `org/pairs`, as environment variables."""
     folder = tmp_path_factory.mktemp("hub")
     write_jsonl(folder / "rows.jsonl", [{"prompt": "a", "chosen": "b 🙂", "rejected": "c"}] * 3)
-    environment = {
-        **os.environ,
-        "HF_HOME": str(folder / "home"),
-        "HF_DATASETS_CACHE": str(folder / "cache"),
-        "PYTHONPATH": str(ROOT),
-    }
-    arguments = [CACHE, str(folder / "cache"), str(folder / "rows.jsonl")]
-    subprocess.run(
-        [sys.executable, "-c", *arguments], env=environment, check=True, capture_output=True
-    )
+    environment = os.environ | {"HF_HOME": f"{folder}/home", "PYTHONPATH": str(ROOT)}
+    environment["HF_DATASETS_CACHE"] = f"{folder}/cache"
+    python(CACHE, folder / "cache", folder / "rows.jsonl", env=environment)
     (version,) = (folder / "cache" / "json").glob("*/0.0.0/*/")
     place = folder / "cache" / "org___pairs" / "default" / "0.0.0" / version.name
     shutil.copytree(version, place)
     for split in ("train", "test"):
         (place / f"json-{split}.arrow").rename(place / f"pairs-{split}.arrow")
-    information = (place / "dataset_info.json").read_text()
-    (place / "dataset_info.json").write_text(
-        information.replace('"dataset_name": "json"', '"dataset_name": "pairs"')
-    )
+    path = place / "dataset_info.json"
+    information = path.read_text()
+    path.write_text(information.replace('"dataset_name": "json"', '"dataset_name": "pairs"'))
     return environment
 
 
 def test_a_data_set_is_read_from_the_cache(hub_cache, tmp_path):
-    sources = [
-        "hub:org/pairs",
-        "hub:org/pairs:test",
-        "hub:org/pairs:default:train",
-        "hub:org/pairs:validation",
-        "hub:org/other",
-    ]
-    done = subprocess.run(
-        [sys.executable, "-c", READ, *sources],
-        env=hub_cache,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    *rows, no_split, no_set = [json.loads(line) for line in done.stdout.splitlines()]
+    pairs = ["", ":test", ":default:train", ":validation"]
+    sources = [*(f"hub:org/pairs{part}" for part in pairs), "hub:org/other"]
+    printed = python(READ, *sources, env=hub_cache, cwd=tmp_path)
+    *rows, no_split, no_set = [json.loads(line) for line in printed.splitlines()]
     assert rows == [[{"prompt": "a", "chosen": "b 🙂", "rejected": "c"}] * 3] * 3
     assert no_split.startswith("the data set org/pairs (split validation, config default) cannot")
-    assert no_set.startswith(
-        "the data set org/other (split train, config default) cannot be read from the cache"
-    )
+    start = "the data set org/other (split train, config default) cannot be read from the cache"
+    assert no_set.startswith(start)
     assert "python -c \"import datasets; datasets.load_dataset('org/other')\"" in no_set
 
 

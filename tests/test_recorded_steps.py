@@ -197,22 +197,12 @@ def eager_policy() -> EncoderDecoderPolicy:
     """Its attention adds masks, so masks of True and False would hide nothing."""
     tokenizer = tiny.fresh(tiny.tokenizer())
     torch.manual_seed(0)
-    config = PegasusXConfig(
-        vocab_size=len(tokenizer),
-        d_model=16,
-        encoder_layers=1,
-        decoder_layers=2,
-        encoder_attention_heads=2,
-        decoder_attention_heads=2,
-        encoder_ffn_dim=16,
-        decoder_ffn_dim=16,
-        block_size=8,
-        num_global_tokens=2,
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        decoder_start_token_id=tokenizer.pad_token_id,
-        init_std=0.5,
-    )
+    pad, sizes = tokenizer.pad_token_id, {"attention_heads": 2, "ffn_dim": 16}
+    both = {f"{side}_{key}": n for side in ("encoder", "decoder") for key, n in sizes.items()}
+    both |= {"encoder_layers": 1, "decoder_layers": 2, "d_model": 16, "init_std": 0.5}
+    both |= {"block_size": 8, "num_global_tokens": 2, "eos_token_id": tokenizer.eos_token_id}
+    both |= {"pad_token_id": pad, "decoder_start_token_id": pad}
+    config = PegasusXConfig(vocab_size=len(tokenizer), **both)
     return EncoderDecoderPolicy(PegasusXForConditionalGeneration(config), tokenizer)
 
 

@@ -49,6 +49,15 @@ class Page(HTMLParser):
         self.text.append(data)
 
 
+def report(folder: Path, *display: Display) -> str:
+    write_report(folder, folder / "r.html", *display)
+    return (folder / "r.html").read_text(encoding="utf-8")
+
+
+def text_of(html: str) -> str:
+    return "".join(Page(html).text)
+
+
 @pytest.fixture(autouse=True)
 def no_plots(monkeypatch):
     """The report `whole` has plots: it is made before this fixture is in force."""
@@ -59,12 +68,11 @@ def no_plots(monkeypatch):
 def whole(tmp_path_factory):
     folder = tmp_path_factory.mktemp("outputs")
     make_outputs(folder)
-    write_report(folder, folder / "report.html", DISPLAY)
-    return (folder / "report.html").read_text(encoding="utf-8")
+    return report(folder, DISPLAY)
 
 
 def test_every_section_is_there(whole):
-    text = "".join(Page(whole).text)
+    text = text_of(whole)
     assert "Not found" not in text
     for expected in (
         "+0.160",
@@ -91,25 +99,14 @@ def test_every_section_is_there(whole):
 
 
 def test_nothing_is_fetched_and_nothing_runs(whole):
-    loading = {
-        "script",
-        "link",
-        "iframe",
-        "object",
-        "embed",
-        "base",
-        "form",
-        "img",
-        "video",
-        "audio",
-    }
+    loading = {"script", "link", "iframe", "object", "embed", "base", "form"}
+    loading |= {"img", "video", "audio"}
     page = Page(whole)
     assert not loading & {tag for tag, _ in page.tags}
     for tag, attributes in page.tags:
         assert not [name for name in attributes if name.startswith("on")], tag
-        link = (
-            attributes.get("href") or attributes.get("xlink:href") or attributes.get("src") or "#"
-        )
+        links = [attributes.get(name) for name in ("href", "xlink:href", "src")]
+        link = next(filter(None, links), "#")
         is_download = tag == "a" and "download" in attributes
         assert link.startswith("data:text/csv;" if is_download else "#"), link
     assert "@import" not in whole and not re.search(r"url\((?!#)", whole)
@@ -119,19 +116,14 @@ def test_nothing_is_fetched_and_nothing_runs(whole):
 def test_text_from_data_is_text(tmp_path):
     wild = ' <script>alert(1)</script><img src=x onerror="alert(2)"> & "q" \u202e𝔘 $x_1$'
     make_outputs(tmp_path, wild)
-    write_json(
-        tmp_path / "summary.json",
-        {
-            **json.loads((tmp_path / "summary.json").read_text()),
-            "gains": {"<b>_vs_<i>": {"<u>": interval(1.0, 0.1)}},
-            "targets": [
-                {"name": "<u>R1</u>", "value": 0.91, "target": "at least 0.9", "reached": True},
-                {"name": "R2", "value": 0.5, "target": "at least 0.8", "reached": False},
-            ],
-        },
-    )
-    write_report(tmp_path, tmp_path / "r.html")
-    page = Page((tmp_path / "r.html").read_text(encoding="utf-8"))
+    summary = read_json(tmp_path / "summary.json")
+    summary["gains"] = {"<b>_vs_<i>": {"<u>": interval(1.0, 0.1)}}
+    summary["targets"] = [
+        {"name": "<u>R1</u>", "value": 0.91, "target": "at least 0.9", "reached": True},
+        {"name": "R2", "value": 0.5, "target": "at least 0.8", "reached": False},
+    ]
+    write_json(tmp_path / "summary.json", summary)
+    page = Page(report(tmp_path))
     shown = " ".join(" ".join(page.text).split())
     assert "R2 0.500 at least 0.8 missed <u>R1</u> 0.910 at least 0.9 reached" in shown
     assert not {"script", "img", "u"} & {tag for tag, _ in page.tags}
@@ -155,34 +147,20 @@ def test_tags_are_balanced(whole):
 
 def test_missing_parts_are_named(tmp_path):
     write_run(tmp_path / "fine_grained", ASPECTS, random.Random(0))
-    write_report(tmp_path, tmp_path / "r.html")
-    text = "".join(Page((tmp_path / "r.html").read_text(encoding="utf-8")).text)
-    for expected in (
-        "Not found: summary.json",
-        "Not found: reward_model.json",
-        "Not found: eval/*/rows.jsonl",
-        "Not found: stages.json",
-    ):
-        assert expected in text
+    text = text_of(report(tmp_path))
+    for name in ("summary.json", "reward_model.json", "eval/*/rows.jsonl", "stages.json"):
+        assert f"Not found: {name}" in text
     assert text.count("Not found") == 4
-    write_report(tmp_path / "fine_grained", tmp_path / "run.html")  # the folder of one run suffices
-    assert "Rewards in training" in (tmp_path / "run.html").read_text(encoding="utf-8")
+    # the folder of one run suffices
+    assert "Rewards in training" in report(tmp_path / "fine_grained")
 
 
 def test_without_a_summary_the_table_comes_from_the_evaluations(tmp_path):
     for name, mean in (("fine_grained", 0.7), ("sft", 0.5)):
-        write_json(
-            tmp_path / "eval" / f"{name}-dev" / "summary.json",
-            {"relevance/ratio": interval(mean, 0.01)},
-        )
-        write_jsonl(
-            tmp_path / "eval" / f"{name}-dev" / "rows.jsonl",
-            [eval_row(random.Random(1), i, mean) for i in range(2)],
-        )
+        evaluate_again(tmp_path, name, "dev", mean)
     outputs = read_outputs(tmp_path, Display())
     assert (list(outputs.policies), outputs.split) == (["sft", "fine_grained"], "dev")
-    write_report(tmp_path, tmp_path / "r.html")
-    assert "0.690 to 0.710" in (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "0.690 to 0.710" in report(tmp_path)
 
 
 def test_the_test_set_is_shown_where_it_was_evaluated(tmp_path):
@@ -215,8 +193,7 @@ def test_an_outdated_summary_is_left_out(tmp_path):
     assert outputs.note.startswith("summary.json is older than the evaluations")
     assert (outputs.split, outputs.summary.gains) == ("test", None)
     assert outputs.policies["sft"]["relevance/ratio"].mean == 0.7
-    write_report(tmp_path, tmp_path / "r.html")
-    assert outputs.note in (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert outputs.note in report(tmp_path)
     summarise("numbers", SummarySettings(output_dir=str(tmp_path), split="dev"), Display())
     evaluate_again(tmp_path, "new", "dev", 0.7)  # a policy that the summary lacks
     assert read_outputs(tmp_path, Display()).note
@@ -243,8 +220,7 @@ def test_names_and_splits_may_contain_hyphens(tmp_path):
 def test_a_report_of_supervised_training_alone(tmp_path):
     lines = [{"step": 10, "loss": 2.0}, {"step": 20, "loss": 1.0}]
     write_jsonl(tmp_path / "sft" / "metrics.jsonl", lines)
-    write_report(tmp_path, tmp_path / "r.html")
-    assert "Supervised training" in (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "Supervised training" in report(tmp_path)
 
 
 def test_an_empty_or_absent_folder_is_an_error_and_writes_nothing(tmp_path):
@@ -260,49 +236,27 @@ def test_an_empty_or_absent_folder_is_an_error_and_writes_nothing(tmp_path):
 
 
 def test_empty_responses_and_prompts_of_any_form_are_shown(tmp_path):
-    row = {
-        "id": "0",
-        "prompt": "Say something.",
-        "response": "",
-        "references": [],
-        "reward": 0.4,
-        "segments": {
-            "relevance": [],
-            "style": None,
-            "completeness": [{"start": 0, "end": None, "value": 0.4, "label": ""}],
-        },
-    }
+    whole = [{"start": 0, "end": None, "value": 0.4, "label": ""}]
+    said = {"prompt": "Say something.", "response": "", "reward": 0.4}
+    segments = {"style": None, "completeness": whole}
+    row = {**said, "id": "0", "references": [], "segments": {"relevance": [], **segments}}
     write_jsonl(tmp_path / "eval" / "sft-test" / "rows.jsonl", [row])
-    rollout = {
-        "prompt": "Say something.",
-        "response": "",
-        "tokens": ["</s>"],
-        "rewards": {"completeness": [0.4], "style": [0.0]},
-        "segments": {"completeness": row["segments"]["completeness"], "style": None},
-        "kl": [0.0],
-        "values": None,
-        "advantages": [0.0],
-        "reward": 0.4,
-    }
+    rewards = {"completeness": [0.4], "style": [0.0]}
+    tokens = {"tokens": ["</s>"], "rewards": rewards, "kl": [0.0], "advantages": [0.0]}
     write_jsonl(tmp_path / "grpo" / "metrics.jsonl", [{"step": 0, "reward/total": 0.4}])
+    rollout = {**said, **tokens, "segments": segments, "values": None}
     write_jsonl(tmp_path / "grpo" / "samples" / "step-0.jsonl", [rollout])
-    write_report(tmp_path, tmp_path / "r.html")
-    text = "".join(Page((tmp_path / "r.html").read_text(encoding="utf-8")).text)
+    text = text_of(report(tmp_path))
     assert "empty response" in text and "Say something." in text and "+0.40" in text
 
 
 def test_prompts_are_the_first_that_every_policy_answered(tmp_path):
     rng = random.Random(0)
-    write_jsonl(
-        tmp_path / "eval" / "sft-test" / "rows.jsonl", [eval_row(rng, i, 0.5) for i in (3, 1, 2)]
-    )
-    write_jsonl(
-        tmp_path / "eval" / "other-test" / "rows.jsonl", [eval_row(rng, i, 0.5) for i in (1, 3)]
-    )
-    write_report(tmp_path, tmp_path / "r.html", DISPLAY)
-    assert re.findall(
-        r"<summary>Who made Amber (\d)", (tmp_path / "r.html").read_text(encoding="utf-8")
-    ) == ["3", "1"]
+    for name, prompts in (("sft", (3, 1, 2)), ("other", (1, 3))):
+        rows = [eval_row(rng, i, 0.5) for i in prompts]
+        write_jsonl(tmp_path / "eval" / f"{name}-test" / "rows.jsonl", rows)
+    html = report(tmp_path, DISPLAY)
+    assert re.findall(r"<summary>Who made Amber (\d)", html) == ["3", "1"]
 
 
 def test_a_segment_takes_exactly_its_characters():
@@ -326,9 +280,8 @@ def test_a_score_of_the_whole_answer_shows_its_number_even_on_an_empty_one():
 
 def test_token_rewards_and_their_segments():
     segments = [Segment(start=0, end=4, value=-1.0, label="ERR")]
-    assert token_pieces(
-        "a bc d", ["a", " bc", " d", "</s>"], [0.0, -1.0, 0.0, 0.5], 1.0, segments
-    ) == [
+    tokens, rewards = ["a", " bc", " d", "</s>"], [0.0, -1.0, 0.0, 0.5]
+    assert token_pieces("a bc d", tokens, rewards, 1.0, segments) == [
         Piece("a", under=-1.0, label="ERR"),
         Piece(" ", under=-1.0),
         Piece("bc", -1.0, 1.0, under=-1.0, label="ERR"),
@@ -365,25 +318,24 @@ def test_a_segment_that_starts_after_a_space_underlines_its_first_word():
 
 
 def test_names_of_a_task_and_of_none():
-    names = ("relevance_model", "baseline_model", "baseline", "my_own")
-    assert [DISPLAY.name(name) for name in names] == [
-        "relevance",
-        "preference",
-        "Holistic RLHF",
-        "my own",
-    ]
-    assert [Display().name(name) for name in names] == [name.replace("_", " ") for name in names]
-    metrics = ("oracle/gold", "kl", "relevance_model/ratio", "reward/baseline_model", "a/b")
-    assert [DISPLAY.metric(metric) for metric in metrics] == [
-        "gold score",
-        "KL from SFT",
-        "relevance, error-free share by its model",
-        "reward: preference",
-        "a · b",
-    ]
-    assert DISPLAY.metric("reward/baseline_model/not_applicable") == (
-        "reward: preference, not applicable"
-    )
+    names = {
+        "relevance_model": "relevance",
+        "baseline_model": "preference",
+        "baseline": "Holistic RLHF",
+        "my_own": "my own",
+    }
+    for name, shown in names.items():
+        assert DISPLAY.name(name) == shown and Display().name(name) == name.replace("_", " ")
+    metrics = {
+        "oracle/gold": "gold score",
+        "kl": "KL from SFT",
+        "relevance_model/ratio": "relevance, error-free share by its model",
+        "reward/baseline_model": "reward: preference",
+        "a/b": "a · b",
+        "reward/baseline_model/not_applicable": "reward: preference, not applicable",
+    }
+    for metric, shown in metrics.items():
+        assert DISPLAY.metric(metric) == shown
     assert Display().metric("oracle/gold") == "gold"
     assert Display().metric("kl") == "KL from the reference"
 
@@ -392,14 +344,8 @@ def test_order_and_colours():
     names = ["zeta", "fine_grained", "alpha", "sft"]
     assert sorted(names, key=DISPLAY.rank) == ["sft", "fine_grained", "alpha", "zeta"]
     assert sorted(names, key=Display().rank) == ["sft", "alpha", "fine_grained", "zeta"]
-    assert DISPLAY.colour_numbers(["a", "sft", "b", "fine_grained", "c", "d"]) == {
-        "a": 3,
-        "sft": 0,
-        "b": 4,
-        "fine_grained": 2,
-        "c": 5,
-        "d": 3,
-    }
+    numbers = {"a": 3, "sft": 0, "b": 4, "fine_grained": 2, "c": 5, "d": 3}
+    assert DISPLAY.colour_numbers(list(numbers)) == numbers
     assert Display().colour_numbers(["sft", "a", "b"]) == {"sft": 0, "a": 1, "b": 2}
     everything_fixed = Display(colours={str(i): i for i in range(6)})
     assert everything_fixed.colour_numbers(["x", "y"]) == {"x": 0, "y": 1}
@@ -409,20 +355,13 @@ def write_puzzle_outputs(folder):
     """Two policies of a task without extras: `ppo` solves one puzzle more than `sft`."""
     for name, solved in (("sft", (0, 1, 0)), ("ppo", (1, 1, 0))):
         rows = [
-            {
-                "id": str(i),
-                "prompt": f"disc {i}",
-                "response": "a to c",
-                "reward": 2.0 * value,
-                "solved": value,
-            }
+            {"id": str(i), "prompt": f"disc {i}", "response": "a to c", "solved": value}
             for i, value in enumerate(solved)
         ]
+        rows = [row | {"reward": 2.0 * row["solved"]} for row in rows]
+        means = {"solved": interval(sum(solved) / 3, 0.1), "reward": interval(1.0, 0.2)}
         write_jsonl(folder / "eval" / f"{name}-test" / "rows.jsonl", rows)
-        write_json(
-            folder / "eval" / f"{name}-test" / "summary.json",
-            {"solved": interval(sum(solved) / 3, 0.1), "reward": interval(1.0, 0.2)},
-        )
+        write_json(folder / "eval" / f"{name}-test" / "summary.json", means)
     lines = [
         {"step": 0, "eval/reward": 1.0, "eval/solved": 0.2, "eval/kl": 0.1, "eval/reward/a": 1},
         {"step": 0, "episodes": 8, "reward/total": 1.0},
@@ -432,9 +371,8 @@ def write_puzzle_outputs(folder):
 
 def test_a_task_that_gives_nothing_has_a_good_report(tmp_path):
     write_puzzle_outputs(tmp_path)
-    write_report(tmp_path, tmp_path / "r.html")
-    html = (tmp_path / "r.html").read_text(encoding="utf-8")
-    text = "".join(Page(html).text)
+    html = report(tmp_path)
+    text = text_of(html)
     assert "ppo over sft, reward" in text and "+0.667" in text
     assert "Metrics that are shares" in text  # the heading of the chart
     # the task's own metric is compared, although no Display names it
@@ -454,8 +392,7 @@ def test_a_task_that_gives_nothing_has_a_good_report(tmp_path):
 def test_headline_metrics_of_a_task(tmp_path):
     write_puzzle_outputs(tmp_path)
     display = Display(headline=("solved",), metrics={"solved": "puzzles solved"})
-    write_report(tmp_path, tmp_path / "r.html", display)
-    text = "".join(Page((tmp_path / "r.html").read_text(encoding="utf-8")).text)
+    text = text_of(report(tmp_path, display))
     assert "ppo over sft, puzzles solved" in text and "+0.333" in text
     assert "puzzles solved 1.00" in text and "reward 2.00" not in text
 
@@ -595,10 +532,8 @@ def mutated(value, rng):
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("made")
     make_outputs(folder)
-    write_json(
-        folder / "rel_rm" / "metrics.json",
-        {"accuracy": 0.8, "calibration": [{"predicted": 0.1, "observed": 0.2, "count": 3}]},
-    )
+    calibration = [{"predicted": 0.1, "observed": 0.2, "count": 3}]
+    write_json(folder / "rel_rm" / "metrics.json", {"accuracy": 0.8, "calibration": calibration})
     write_json(folder / "stages.json", {"sft": {"seconds": 3.0, "peak_mb": 5.0}})
     write_json(folder / "eval" / "sft-test" / "summary.json", {"kl": interval(1.0, 0.1)})
     return folder
@@ -628,27 +563,17 @@ def test_a_damaged_file_is_named_and_never_a_traceback(made, name):
     for text in (b"", b"[]", b"{}", b"3", b'"x"', b"[[]]", b"\0\0", b"\xff", b"[" * 100_000):
         message = reported(made, name, text)
         assert not message or name.split("/")[-1] in message and len(message) < 600
-    rows = (
-        [json.loads(line) for line in (made / name).read_text().splitlines()]
-        if name.endswith("l")
-        else None
-    )
+    lines = (made / name).read_text().splitlines()
+    rows = [json.loads(line) for line in lines] if name.endswith("l") else None
     content = rows or json.loads((made / name).read_text())
     refused = 0
     for _ in range(25):
         changed = mutated(content, rng)
-        as_rows = rows is not None and isinstance(changed, list)
-        text = (
-            "".join(json.dumps(row) + "\n" for row in changed) if as_rows else json.dumps(changed)
-        )
-        message = reported(made, name, text.encode())
+        parts = changed if rows is not None and isinstance(changed, list) else [changed]
+        message = reported(made, name, "\n".join(map(json.dumps, parts)).encode())
         refused += bool(message)
-        assert (
-            not message
-            or name.split("/")[-1] in message
-            and len(message) < 600
-            and message.count("\n") <= 25
-        )
+        assert not message or name.split("/")[-1] in message
+        assert len(message) < 600 and message.count("\n") <= 25
     assert refused
 
 

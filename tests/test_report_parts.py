@@ -64,6 +64,11 @@ def write_evaluation(folder, policy, reference, reward):
     write_text(folder / "config.yaml", text)
 
 
+def html_of(folder) -> str:
+    write_report(folder, folder / "report.html")
+    return (folder / "report.html").read_text(encoding="utf-8")
+
+
 def test_the_untrained_policy_comes_first_whatever_its_name(tmp_path):
     """The headline compares the trained policy with the one that RL starts from."""
     for name, policy, reward in (("after", "out/rl/best", 2.0), ("before", "out/base/", 0.5)):
@@ -75,9 +80,7 @@ def test_the_untrained_policy_comes_first_whatever_its_name(tmp_path):
     assert evaluated_policies(tmp_path, "test", Display()) == ["before", "after"]
     ordered = read_outputs(tmp_path, Display(order=("after",)))  # a task's order counts more
     assert list(ordered.policies) == ["after", "before"]
-    write_report(tmp_path, tmp_path / "report.html")
-    html = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "<dt>before</dt><dd>out/base/</dd>" in html
+    assert "<dt>before</dt><dd>out/base/</dd>" in html_of(tmp_path)
 
 
 def test_folders_of_policies_that_the_summary_renames(tmp_path):
@@ -110,9 +113,7 @@ def test_only_shares_are_drawn_as_shares(tmp_path):
         rows = [{"id": id, **row, **values, "steps": steps if id == "a" else 0} for id in "ab"]
         write_jsonl(folder / "rows.jsonl", rows)
         means = {**values, "steps": steps / 2}
-        summary = {
-            key: {"mean": value, "low": value, "high": value} for key, value in means.items()
-        }
+        summary = {key: dict.fromkeys(("mean", "low", "high"), x) for key, x in means.items()}
         write_json(folder / "summary.json", summary)
     outputs = read_outputs(tmp_path, Display())
     part = sections.results(outputs, {}, sections.Naming(outputs, Display()))
@@ -203,14 +204,11 @@ def test_rewards_of_different_runs_are_in_different_groups(tmp_path):
 
 
 def test_curves_of_sft_and_reward_models(tmp_path):
-    write_jsonl(
-        tmp_path / "sft" / "metrics.jsonl",
-        [{"step": 1, "loss": 2.0, "lr": 0.1}, {"step": 2, "eval/loss": 1.0, "eval/rougeLsum": 30}],
-    )
-    write_jsonl(
-        tmp_path / "rm" / "metrics.jsonl",
-        [{"step": 5, "loss": 0.7}, {"step": 5, "eval/loss": 0.6, "eval/accuracy": 0.8}],
-    )
+    of_sft = [{"step": 1, "loss": 2.0, "lr": 0.1}, {"step": 2, "eval/loss": 1.0}]
+    of_sft[1]["eval/rougeLsum"] = 30
+    write_jsonl(tmp_path / "sft" / "metrics.jsonl", of_sft)
+    of_model = [{"step": 5, "loss": 0.7}, {"step": 5, "eval/loss": 0.6, "eval/accuracy": 0.8}]
+    write_jsonl(tmp_path / "rm" / "metrics.jsonl", of_model)
     write_json(tmp_path / "rm" / "reward_model.json", {"kind": "segment"})
     outputs = read_outputs(tmp_path, Display())
     groups = curves.supervised_curves(outputs, Display())
@@ -238,12 +236,9 @@ def test_the_table_of_a_line_has_few_points_and_its_intervals():
 
 def test_numbers_as_text():
     values = (0.123456, -2.0, 102400.0, 1e-9)
-    assert list(map(charts.number, values)) == [
-        "0.1235",
-        "\N{MINUS SIGN}2",
-        "102400",
-        "1e\N{MINUS SIGN}09",
-    ]
+    minus = "\N{MINUS SIGN}"
+    shown = list(map(charts.number, values))
+    assert shown == ["0.1235", f"{minus}2", "102400", f"1e{minus}09"]
     assert charts.bounds(0.1, 0.25) == "0.1 to 0.25" and charts.bounds(None, 0.1) == "–"
     assert charts.evenly(3, 20) == [0, 1, 2] and charts.evenly(101, 3) == [0, 50, 100]
 
@@ -265,15 +260,8 @@ def test_the_table_of_segments_has_labels_and_values():
 
 
 def test_the_table_of_tokens_has_all_their_values():
-    row = Rollout(
-        prompt="p",
-        response="a b",
-        tokens=["a", " b", "\n"],
-        rewards={"fact": [0.0, -0.5, 0.0]},
-        segments={},
-        reward=-0.5,
-        kl=[0.1, 0.2],  # too short
-    )
+    tokens = {"tokens": ["a", " b", "\n"], "rewards": {"fact": [0.0, -0.5, 0.0]}, "segments": {}}
+    row = Rollout(prompt="p", response="a b", reward=-0.5, kl=[0.1, 0.2], **tokens)  # kl: too short
     table = token_table(row, Display())
     assert table.headings == ["token", "fact", "KL"]
     assert table.rows == [
@@ -465,13 +453,9 @@ def test_a_difference_without_an_interval(tmp_path):
 
 def test_the_files_hold_all_numbers(tmp_path):
     interval = {"mean": 0.5, "low": 0.25, "high": None}
-    write_json(
-        tmp_path / "summary.json",
-        {
-            "policies": {"sft": {"oracle": {"gold": interval}}},
-            "stages": {"sft": {"seconds": 1.5, "peak_mb": 2.0}},
-        },
-    )
+    summary = {"policies": {"sft": {"oracle": {"gold": interval}}}}
+    summary["stages"] = {"sft": {"seconds": 1.5, "peak_mb": 2.0}}
+    write_json(tmp_path / "summary.json", summary)
     write_json(tmp_path / "rm" / "reward_model.json", {"metrics": {"accuracy": 0.875}})
     outputs = outputs_of(tmp_path)
     gains = {"a_vs_b": {"gold": sections.Gain(mean=1.0, low=0.5, high=1.5)}}

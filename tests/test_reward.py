@@ -48,12 +48,11 @@ class FakeScorer:
         return torch.tensor(self.scores)
 
 
-def rollout_of(texts, ends):
+def rollout_of(texts, ends, **others):
+    mask_BT = lengths_mask([len(e) for e in ends])
+    char_ends = tuple(map(tuple, ends))
     return rollout(
-        lengths_mask([len(e) for e in ends]),
-        texts=tuple(texts),
-        char_ends=tuple(map(tuple, ends)),
-        prompts=tuple(PROMPTS),
+        mask_BT, texts=tuple(texts), char_ends=char_ends, prompts=tuple(PROMPTS), **others
     )
 
 
@@ -72,22 +71,12 @@ def test_measures_count_every_kind_of_error():
 def test_placement_by_hand():
     # token 2 of the first row is half a character, the last ones are </s>
     ends = [(3, 7, 7, 11, 11), (2, 2), (0,)]
-    segments = [
-        [
-            SegmentScore(0, 7, 1.0),
-            SegmentScore(7, 8, 10.0),
-            SegmentScore(0, 11, 100.0),
-            SegmentScore(0, None, 1000.0),
-            SegmentScore(5, 7, 0.5),
-        ],
-        [SegmentScore(0, 2, -1.0), SegmentScore(1, 2, -2.0), SegmentScore(0, 99, 4.0)],
-        [SegmentScore(0, None, 7.0)],
-    ]
-    assert place_on_tokens(segments, ends, lengths_mask([5, 2, 1])).tolist() == [
-        [0, 1.5, 0, 110, 1000],
-        [-3, 4, 0, 0, 0],
-        [7, 0, 0, 0, 0],
-    ]
+    first = ((0, 7, 1.0), (7, 8, 10.0), (0, 11, 100.0), (0, None, 1000.0), (5, 7, 0.5))
+    second = ((0, 2, -1.0), (1, 2, -2.0), (0, 99, 4.0))
+    rows = (first, second, ((0, None, 7.0),))
+    segments = [[SegmentScore(*segment) for segment in row] for row in rows]
+    placed = place_on_tokens(segments, ends, lengths_mask([5, 2, 1]))
+    assert placed.tolist() == [[0, 1.5, 0, 110, 1000], [-3, 4, 0, 0, 0], [7, 0, 0, 0, 0]]
 
 
 def test_a_response_without_tokens_cannot_carry_a_reward():
@@ -108,9 +97,8 @@ def test_several_kinds_of_error_have_values_of_their_own():
     assert values(error=-0.5) == [[-0.5, -0.5], [0.25], []]
     assert values(error=-0.5, Ignore=-0.125) == [[-0.125, -0.5], [0.25], []]
     assert values(Ignore=-0.125) == [[-0.125, 0.0], [0.25], []]
-    with pytest.raises(
-        UserError, match="label `F-ERR`, which .* does not have: its labels are NF-ERR, Ignore, O"
-    ):
+    message = "label `F-ERR`, which .* does not have: its labels are NF-ERR, Ignore, O"
+    with pytest.raises(UserError, match=message):
         values(**{"F-ERR": 1.0})
 
 
@@ -132,30 +120,24 @@ def test_a_label_of_the_whole_response_also_rates_the_decision_to_stop(level):
 
 def test_labels_are_found_by_name():
     scores = SegmentClassifierReward(FakeClassifier(), VALUES).segment_scores(PROMPTS, TEXTS)
-    assert scores == [
-        [SegmentScore(0, 12, 0.3, "O"), SegmentScore(12, 22, 0.3, "O")],
-        [SegmentScore(0, 6, 0.3, "O")],
-        [],
-    ]
+    first = [SegmentScore(0, 12, 0.3, "O"), SegmentScore(12, 22, 0.3, "O")]
+    assert scores == [first, [SegmentScore(0, 6, 0.3, "O")], []]
     flipped = FakeClassifier()
     flipped.probabilities = [[[0.1, 0.7, 0.2], [0.5, 0.3, 0.2]], [[0.1, 0.8, 0.1]], []]
     scores = SegmentClassifierReward(flipped, VALUES).segment_scores(PROMPTS, TEXTS)
     assert [s.value for s in scores[0]] == [-0.5, 0.3] and scores[0][0].label == "NF-ERR"
     flipped.judged = [(True, False), (False,), ()]
     scores = SegmentClassifierReward(flipped, VALUES).segment_scores(PROMPTS, TEXTS)
-    assert scores[:2] == [
-        [SegmentScore(0, 12, -0.5, "NF-ERR"), SegmentScore(12, 22, 0.0, "unread")],
-        [SegmentScore(0, 6, 0.0, "unread")],
-    ]
+    first = [SegmentScore(0, 12, -0.5, "NF-ERR"), SegmentScore(12, 22, 0.0, "unread")]
+    assert scores[:2] == [first, [SegmentScore(0, 6, 0.0, "unread")]]
 
 
 def test_a_classifier_that_says_nan_is_refused_by_name():
     broken = FakeClassifier()
     broken.probabilities = [[[0.2, 0.7, 0.1], [math.nan] * 3], [[0.1, 0.8, 0.1]], []]
     reward = CombinedReward({"relevance": SegmentClassifierReward(broken, VALUES)})
-    with pytest.raises(
-        UserError, match=r"reward `relevance` is nan for the answer 'the red cat, and a dog'"
-    ):
+    message = r"reward `relevance` is nan for the answer 'the red cat, and a dog'"
+    with pytest.raises(UserError, match=message):
         reward.token_rewards(rollout_of(TEXTS, [(22,), (6,), (0,)]))
 
 
@@ -171,87 +153,65 @@ def test_a_score_that_single_precision_cannot_square_is_refused(value):
 
 def test_sequence_scores_by_hand():
     def values(**settings):
-        return [
-            row[0].value
-            for row in SequenceScorerReward(FakeScorer(), 1.0, 2.0, **settings).segment_scores(
-                PROMPTS, TEXTS
-            )
-        ]
+        reward = SequenceScorerReward(FakeScorer(), 1.0, 2.0, **settings)
+        return [row[0].value for row in reward.segment_scores(PROMPTS, TEXTS)]
 
     assert values() == [2.0, -0.5, 0.0]
     assert values(scale=0.3, bias=0.1) == pytest.approx([0.7, -0.05, 0.1])
     assert values(scale=0.5, clip=1.5) == [0.75, -0.25, 0.0]
     rows = SequenceScorerReward(FakeScorer(), 1.0, 2.0).segment_scores(PROMPTS, TEXTS)
-    assert [len(row) for row in rows] == [1, 1, 1] and rows[2][
-        0
-    ].end is None  # an empty answer is scored too
+    assert [len(row) for row in rows] == [1, 1, 1]
+    assert rows[2][0].end is None  # an empty answer is scored too
 
 
 def test_at_end_moves_everything_and_loses_nothing():
     ends = [(3, 7, 11, 12, 16, 18, 22, 22), (1, 6), (0,)]
+    aspect = SegmentClassifierReward(FakeClassifier(), VALUES)
+    batch = rollout_of(TEXTS, ends)
     dense, sparse = (
-        CombinedReward({"r": aspect}, {"r": 1.0}).token_rewards(rollout_of(TEXTS, ends)).total_BT
-        for aspect in (
-            SegmentClassifierReward(FakeClassifier(), VALUES),
-            AtEnd(SegmentClassifierReward(FakeClassifier(), VALUES)),
-        )
+        CombinedReward({"r": one}, {"r": 1.0}).token_rewards(batch).total_BT
+        for one in (aspect, AtEnd(aspect))
     )
     torch.testing.assert_close(dense.sum(1), sparse.sum(1))
     assert dense[0].tolist() == pytest.approx([0, 0, 0, 0.3, 0, 0, 0.3, 0])
-    assert sparse[0].tolist() == pytest.approx([0, 0, 0, 0, 0, 0, 0, 0.6]) and sparse[1].tolist()[
-        :2
-    ] == pytest.approx([0, 0.3])
+    assert sparse[0].tolist() == pytest.approx([0, 0, 0, 0, 0, 0, 0, 0.6])
+    assert sparse[1].tolist()[:2] == pytest.approx([0, 0.3])
 
 
 def test_aspects_are_weighed_and_kept_apart():
     ends = [(3, 7, 11, 12, 16, 18, 22, 22), (1, 6), (0,)]
-    reward = CombinedReward(
-        {
-            "relevance": SegmentClassifierReward(FakeClassifier(), VALUES),
-            "cat": CountWord(),
-            "whole": SequenceScorerReward(FakeScorer(), 1, 2),
-        },
-        {"relevance": 2.0, "cat": 0.5, "whole": 1.0},
-    )
+    aspects = {
+        "relevance": SegmentClassifierReward(FakeClassifier(), VALUES),
+        "cat": CountWord(),
+        "whole": SequenceScorerReward(FakeScorer(), 1, 2),
+    }
+    reward = CombinedReward(aspects, {"relevance": 2.0, "cat": 0.5, "whole": 1.0})
     rewards = reward.token_rewards(rollout_of(TEXTS, ends))
     assert set(rewards.by_aspect) == {"relevance", "cat", "whole"}
     assert rewards.by_aspect["cat"][0].tolist() == [0, 0, 0.5, 0, 0, 0, 0, 0]
     assert rewards.total_BT[0].tolist() == pytest.approx([0, 0, 0.5, 0.6, 0, 0, 0.6, 2.0])
     assert rewards.total_BT[2].tolist() == [0.0] * 8  # z = 0
-    sums = sum(
-        score.value for aspect in rewards.segments.values() for scores in aspect for score in scores
-    )
+    rows = [scores for aspect in rewards.segments.values() for scores in aspect]
+    sums = sum(score.value for scores in rows for score in scores)
     assert rewards.total_BT.sum() == pytest.approx(sums)
 
 
 def test_the_kl_penalty_is_taken_off_real_tokens():
-    batch = rollout_of(["the", "a", ""], [(3, 3), (1,), (0,)])
-    mask_BT = batch.response_mask_BT
-    batch = rollout(
-        mask_BT,
-        logprobs_BT=torch.full((3, 2), -1.0),
-        ref_logprobs_BT=torch.full((3, 2), -3.0),
-        texts=batch.texts,
-        char_ends=batch.char_ends,
-        prompts=batch.prompts,
-    )
+    logprobs = {
+        "logprobs_BT": torch.full((3, 2), -1.0),
+        "ref_logprobs_BT": torch.full((3, 2), -3.0),
+    }
+    batch = rollout_of(["the", "a", ""], [(3, 3), (1,), (0,)], **logprobs)
     rewards = CombinedReward({"cat": CountWord("the")}).token_rewards(batch)
-    assert BasicReward.penalized(rewards, batch, 0.1).tolist() == [
-        pytest.approx([0.8, -0.2]),
-        pytest.approx([-0.2, 0]),
-        pytest.approx([-0.2, 0]),
-    ]
+    penalized = BasicReward.penalized(rewards, batch, 0.1)
+    assert penalized.flatten().tolist() == pytest.approx([0.8, -0.2, -0.2, 0, -0.2, 0])
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize("clip", [None, 2.0])
 def test_a_nan_reward_is_refused_by_name(bad, clip):
-    reward = CombinedReward(
-        {
-            "fine": CountWord(),
-            "completeness": SequenceScorerReward(FakeScorer((0.0, bad, 0.0)), 1, 2, clip=clip),
-        }
-    )
+    scorer = SequenceScorerReward(FakeScorer((0.0, bad, 0.0)), 1, 2, clip=clip)
+    reward = CombinedReward({"fine": CountWord(), "completeness": scorer})
     if clip and bad == math.inf:
         return  # clipping makes an infinite score harmless
     with pytest.raises(UserError, match=r"reward `completeness`.*'a bird'"):
@@ -300,12 +260,8 @@ def test_remote_rewards_wait_at_the_same_time_as_others_are_computed():
     }
     weights = {name: 2.0 for name in aspects}
     results = CombinedReward(aspects, weights).segment_scores(*ASKED)
-    one_by_one = {
-        "first": Remote(1.0),
-        "second": AtEnd(Remote(2.0)),
-        "third": Remote(3.0),
-        "here": Local(),
-    }
+    one_by_one = {"first": Remote(1.0), "second": AtEnd(Remote(2.0)), "third": Remote(3.0)}
+    one_by_one["here"] = Local()
     for aspect in one_by_one.values():
         aspect.remote = False
     expected = CombinedReward(one_by_one, weights).segment_scores(*ASKED)

@@ -97,9 +97,8 @@ def test_rewards_without_a_model_read_no_device(section):
 def test_a_device_that_the_machine_lacks_is_refused_before_the_model_is_read(monkeypatch):
     kind = LIBRARY_REWARDS["sequence_scorer"]
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    with pytest.raises(
-        UserError, match="device is cuda:2, but .* sees cpu, cuda:0, cuda:1: .* leave device out"
-    ):
+    message = "device is cuda:2, but .* sees cpu, cuda:0, cuda:1: .* leave device out"
+    with pytest.raises(UserError, match=message):
         kind(ckpt="missing", device="cuda:2").build(HERE)
     assert kind(ckpt="missing", device="cuda:1").placed(HERE).device == "cuda:1"
     assert kind(ckpt="missing", device="cuda").placed(HERE).device == "cuda"

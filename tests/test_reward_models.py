@@ -40,7 +40,9 @@ from fgrlhf.reward_utils import BLANK, PUBLISHED, load_segmenter
 from fgrlhf.rewards.kinds import LIBRARY_REWARDS, SegmentClassifier
 from fgrlhf.scorers.base import RewardContext
 from fgrlhf.text_types import Prompt
+from reward_modeling.config import RMModelConfig
 from reward_modeling.data import read_segment_rows
+from reward_modeling.network import load_network
 from tasks.qa_feedback.training.reward import Relevance
 
 TEXT = "the cat sees a dog, and the red bird likes one. a blue dog sees the cat."
@@ -73,41 +75,39 @@ def spec(shape="seq2seq", kind="segment", **changes):
     return RewardModelSpec(**{**facts, **changes})
 
 
-def network(tmp_path, shape, kind="segment", **kwargs):
+def network(tmp_path, shape, kind="segment", labels=rm.LABELS, **kwargs):
     ckpt = rm.start(tmp_path, shape)
-    if shape != "encoder":
-        torch.manual_seed(1)
-        return LanguageModelScorer.start_from(
-            str(ckpt), shape, kind, {0: "NF-ERR", 1: "O"}, **kwargs
-        )
     torch.manual_seed(1)
-    config = rm.longformer_config(
-        len(tiny.tokenizer("word")), num_labels=2 if kind == "segment" else 1
-    )
-    return (
-        LongformerForTokenClassification
-        if kind == "segment"
-        else LongformerForSequenceClassification
-    )(config)
+    names = dict(enumerate(labels))
+    if shape != "encoder":
+        return LanguageModelScorer.start_from(str(ckpt), shape, kind, names, **kwargs)
+    if kind == "segment":
+        return LongformerForTokenClassification(classifier_config(labels))
+    return LongformerForSequenceClassification(classifier_config(["score"]))
+
+
+def classifier_config(labels):
+    names = dict(enumerate(labels))
+    numbers = {name: i for i, name in names.items()}
+    size = len(tiny.tokenizer("word"))
+    return rm.longformer_config(size, num_labels=len(labels), id2label=names, label2id=numbers)
 
 
 def scorer(tmp_path, shape, kind="segment", feature=False, **changes):
     model = network(tmp_path, shape, kind, **({"lm_logprob_feature": True} if feature else {}))
     cls = SegmentScorer if kind == "segment" else SequenceScorer
-    return cls(
-        model,
-        load_tokenizer(tmp_path / f"start-{shape}", shape),
-        spec(shape, kind, **changes),
-        rm.prefix_fn,
-    )
+    tokenizer = load_tokenizer(tmp_path / f"start-{shape}", shape)
+    return cls(model, tokenizer, spec(shape, kind, **changes), rm.prefix_fn)
 
 
 # ---- positions -----------------------------------------------------------------------------------
 
 
+TWO_SEGMENTS = RMText(rm.prefix("question: the cat"), (rm.words("the red cat"), rm.words("a dog")))
+
+
 def test_seq2seq_reads_each_segment_at_its_last_token():
-    text = RMText(rm.prefix("question: the cat"), (rm.words("the red cat"), rm.words("a dog")))
-    (read,) = inputs("seq2seq").encode([text])
+    (read,) = inputs("seq2seq").encode([TWO_SEGMENTS])
     tokens = tiny.tokenizer().convert_ids_to_tokens(read.decoder_input_ids)
     # decoder start, then the answer
     assert tokens == ["<pad>", "▁the", "▁red", "▁cat", "▁a", "▁dog"]
@@ -117,21 +117,14 @@ def test_seq2seq_reads_each_segment_at_its_last_token():
 
 
 def test_causal_reads_prefix_and_answer_in_one():
-    text = RMText(rm.prefix("question: the cat"), (rm.words("the red cat"), rm.words("a dog")))
-    (read,) = inputs("causal").encode([text])
-    assert tiny.tokenizer().convert_ids_to_tokens(read.input_ids)[3:] == [
-        "▁the",
-        "▁red",
-        "▁cat",
-        "▁a",
-        "▁dog",
-    ]
+    (read,) = inputs("causal").encode([TWO_SEGMENTS])
+    tokens = tiny.tokenizer().convert_ids_to_tokens(read.input_ids)[3:]
+    assert tokens == ["▁the", "▁red", "▁cat", "▁a", "▁dog"]
     assert read.positions == (5, 7)
 
 
 def test_encoder_reads_each_segment_at_its_mark():
-    text = RMText(rm.prefix("question: the cat"), (rm.words("the red cat"), rm.words("a dog")))
-    (read,) = inputs("encoder").encode([text])
+    (read,) = inputs("encoder").encode([TWO_SEGMENTS])
     assert read.positions == (4, 8)
     assert [read.input_ids[p] for p in read.positions] == [tiny.tokenizer().eos_token_id] * 2
 
@@ -252,10 +245,6 @@ def test_last_tokens_by_hand():
 
 
 # ---- training inputs = scoring inputs ------------------------------------------------------------
-
-
-def feedback_prompts(path, rows):
-    return {row["id"]: path[int(row["id"])] for row in rows}
 
 
 @pytest.mark.parametrize("shape", rm.SHAPES)
@@ -412,26 +401,8 @@ def test_training_leaves_the_frozen_language_model_alone(tmp_path):
     )
     model(**batch).logits.sum().backward()
     assert all(p.grad is None for p in model.lm.parameters())
-    assert (
-        model.feature_in.weight.grad.abs().sum() > 0
-        and model.trunk.shared.weight.grad.abs().sum() > 0
-    )
-
-
-@pytest.mark.parametrize("shape", ["seq2seq", "causal"])
-def test_sequence_scorer_reads_the_last_real_token(tmp_path, shape):
-    model = network(tmp_path, shape, "sequence").eval()
-    built = inputs(shape, kind="sequence")
-    short, long = built.encode(
-        [
-            RMText(rm.prefix("question: the cat", mark=""), (rm.words(t),))
-            for t in ("a dog", "a dog sees the red cat")
-        ]
-    )
-    alone = model(**built.collate([short])).logits
-    padded = model(**built.collate([long, short])).logits
-    assert padded.shape == (2, 1)
-    torch.testing.assert_close(padded[1:], alone, rtol=1e-4, atol=1e-5)
+    assert model.feature_in.weight.grad.abs().sum() > 0
+    assert model.trunk.shared.weight.grad.abs().sum() > 0
 
 
 def test_equal_prefixes_are_read_once():
@@ -504,18 +475,6 @@ def test_segment_scores_do_not_depend_on_the_batch(tmp_path, shape):
         assert labels.labels == ("NF-ERR", "O") and all(labels.judged)
         torch.testing.assert_close(labels.probabilities_SC.sum(-1), torch.ones(len(labels.spans)))
     assert [len(labels.spans) for labels in together] == [3, 1, 0, 2, 0]
-
-
-@pytest.mark.parametrize("shape", rm.SHAPES)
-def test_segment_probabilities_are_the_networks_own(tmp_path, shape):
-    score = scorer(tmp_path, shape)
-    (read,) = score.encode([rm.prompt()], [TEXT])
-    with torch.no_grad():
-        logits = score.model(**score.inputs.collate([read])).logits[0]
-    (labels,) = score.score([rm.prompt()], [TEXT])
-    torch.testing.assert_close(
-        labels.probabilities_SC, torch.softmax(logits[read.judged_outputs], -1)
-    )
 
 
 @pytest.mark.parametrize("shape", rm.SHAPES)
@@ -613,16 +572,14 @@ def test_a_saved_reward_model_scores_as_before(tmp_path, shape, kind):
             assert x.spans == y.spans
 
 
-def published(folder, labels, seed=0):
+def published(folder, labels=(), seed=0):
+    """A published checkpoint: a classifier of segments by their labels, or of whole answers."""
     torch.manual_seed(seed)
-    config = rm.longformer_config(
-        len(tiny.tokenizer()),
-        num_labels=len(labels),
-        id2label=dict(enumerate(labels)),
-        label2id={name: i for i, name in enumerate(labels)},
-    )
-    model = LongformerForTokenClassification(config).eval()
-    model.save_pretrained(folder)
+    if labels:
+        model = LongformerForTokenClassification(classifier_config(labels))
+    else:
+        model = LongformerForSequenceClassification(classifier_config(["score"]))
+    model.eval().save_pretrained(folder)
     tiny.tokenizer().save_pretrained(folder)
     return model
 
@@ -645,10 +602,7 @@ def test_three_label_checkpoint_loads_by_name(tmp_path, labels):
 
 
 def test_published_sequence_checkpoint_takes_mean_and_std_from_facts(tmp_path):
-    LongformerForSequenceClassification(
-        rm.longformer_config(len(tiny.tokenizer()), num_labels=1)
-    ).save_pretrained(tmp_path)
-    tiny.tokenizer().save_pretrained(tmp_path)
+    published(tmp_path)
     score = load_reward_model(
         tmp_path, rm.prefix_fn, mean=-0.5, std=1.5, with_context=True, level="sequence"
     )
@@ -668,22 +622,14 @@ def test_bf16_on_request(tmp_path):
 def test_byte_level_tokenizer_gets_the_space_that_words_need(tmp_path):
     tiny.tokenizer("bpe").save_pretrained(tmp_path)
     tokenizer = load_tokenizer(tmp_path, "encoder")
-    assert (
-        tokenizer(["red", "cat"], is_split_into_words=True)["input_ids"]
-        == tokenizer(" red cat")["input_ids"]
-    )
+    ids = tokenizer(["red", "cat"], is_split_into_words=True)["input_ids"]
+    assert ids == tokenizer(" red cat")["input_ids"]
     tokenizer.save_pretrained(tmp_path / "again")
     again = load_tokenizer(tmp_path / "again", "encoder")
-    assert (
-        again(["red", "cat"], is_split_into_words=True)["input_ids"]
-        == tokenizer(["red", "cat"], is_split_into_words=True)["input_ids"]
-    )
-    as_the_policy = load_tokenizer(tmp_path, "causal")
-    assert (
-        as_the_policy("red cat")["input_ids"]
-        == tiny.tokenizer("bpe")("red cat")["input_ids"]
-        != tokenizer("red cat")["input_ids"]
-    )
+    assert again(["red", "cat"], is_split_into_words=True)["input_ids"] == ids
+    as_the_policy = load_tokenizer(tmp_path, "causal")("red cat")["input_ids"]
+    assert as_the_policy == tiny.tokenizer("bpe")("red cat")["input_ids"]
+    assert as_the_policy != tokenizer("red cat")["input_ids"]
 
 
 # ---- errors --------------------------------------------------------------------------------------
@@ -694,17 +640,9 @@ def test_a_model_of_several_errors_compares_all_its_labels(tmp_path, shape):
     labels = ("WRONG", "RUDE", "Ignore", "O")
     facts = spec(shape, labels=labels, error_label=None, ok_label="O")
     assert facts.judged_labels == ("WRONG", "RUDE", "O")
-    torch.manual_seed(1)
-    start = rm.start(tmp_path, shape)
-    if shape == "encoder":
-        config = rm.longformer_config(len(tiny.tokenizer("word")), num_labels=4)
-        config.id2label = dict(enumerate(labels))
-        model = LongformerForTokenClassification(config)
-    else:
-        model = LanguageModelScorer.start_from(
-            str(start), shape, "segment", dict(enumerate(labels))
-        )
-    score = SegmentScorer(model, load_tokenizer(start, shape), facts, rm.prefix_fn)
+    model = network(tmp_path, shape, labels=labels)
+    tokenizer = load_tokenizer(tmp_path / f"start-{shape}", shape)
+    score = SegmentScorer(model, tokenizer, facts, rm.prefix_fn)
     again = load_reward_model(save(score, tmp_path / "rm"), rm.prefix_fn)
     assert again.spec == score.spec and again.columns == [0, 1, 3]
     (judged,) = again.score([rm.prompt()], [TEXT])
@@ -762,9 +700,8 @@ def test_labels_and_level_must_be_known(tmp_path):
 
 
 def test_kinds_are_not_mixed_up(tmp_path):
-    with pytest.raises(
-        UserError, match="a segment reward model, but a sequence reward model is needed"
-    ):
+    message = "a segment reward model, but a sequence reward model is needed"
+    with pytest.raises(UserError, match=message):
         SequenceScorer(
             network(tmp_path, "encoder"), tiny.tokenizer(), spec("encoder"), rm.prefix_fn
         )
@@ -827,10 +764,7 @@ def test_facts_that_a_published_checkpoint_has_no_use_for_are_refused(tmp_path):
     published(tmp_path / "segments", ("F-ERR", "Ignore", "O"))
     with pytest.raises(UserError, match="mean, std would be ignored"):
         load_reward_model(tmp_path / "segments", rm.prefix_fn, level="sentence", mean=0.0, std=1.0)
-    LongformerForSequenceClassification(
-        rm.longformer_config(len(tiny.tokenizer()), num_labels=1)
-    ).save_pretrained(tmp_path / "whole")
-    tiny.tokenizer().save_pretrained(tmp_path / "whole")
+    published(tmp_path / "whole")
     moments = {"mean": 0.0, "std": 1.0}
     for useless in ({"error_label": "F-ERR"}, {"level": "sentence"}):
         with pytest.raises(UserError, match="would be ignored"):
@@ -897,42 +831,41 @@ def test_missing_tensors_are_refused_in_use(tmp_path, shape, kind):
             load_reward_model(tmp_path / folder, rm.prefix_fn)
 
 
+def start_network(folder, kind="segment"):
+    section = RMModelConfig(ckpt=str(folder), max_input_len=64)
+    return load_network(section, kind, {0: "E", 1: "O"} if kind == "segment" else None)[0]
+
+
+def with_nan(tensors):
+    return {name: tensor * float("nan") for name, tensor in tensors.items()}
+
+
+HOSTILE = {
+    "nan": (lambda f: change_tensors(f, with_nan), "NaN"),
+    "pickle": (lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"), "pickle"),
+    "link": (lambda f: (f / "more.json").symlink_to(f.parent), "symbolic link"),
+    "code": (
+        lambda f: change_json(f / "config.json", model_type="mine", auto_map={"AutoConfig": "x.Y"}),
+        "code",
+    ),
+    "type": (lambda f: (f / "config.json").write_text("[]"), "must be a JSON object"),
+    "layers": (lambda f: bloat(f / "config.json"), "which is more than"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
 @pytest.mark.parametrize("shape", rm.SHAPES)
-def test_hostile_folders_are_refused_in_use_and_in_training(tmp_path, shape):
-    from reward_modeling.config import RMModelConfig
-    from reward_modeling.network import load_network
-
-    def attempts(folder):
-        yield lambda: load_reward_model(folder, rm.prefix_fn)
-        yield lambda: load_network(
-            RMModelConfig(ckpt=str(folder), max_input_len=64), "segment", {0: "E", 1: "O"}
-        )
-
-    for name, damage, reason in (
-        (
-            "nan",
-            lambda f: change_tensors(f, lambda ts: {n: t * float("nan") for n, t in ts.items()}),
-            "NaN",
-        ),
-        ("pickle", lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"), "pickle"),
-        ("link", lambda f: (f / "more.json").symlink_to(tmp_path), "symbolic link"),
-        (
-            "code",
-            lambda f: change_json(
-                f / "config.json", model_type="mine", auto_map={"AutoConfig": "x.Y"}
-            ),
-            "code",
-        ),
-        ("type", lambda f: (f / "config.json").write_text("[]"), "must be a JSON object"),
-        ("layers", lambda f: bloat(f / "config.json"), "which is more than"),
+def test_hostile_folders_are_refused_in_use_and_in_training(tmp_path, shape, name):
+    damage, reason = HOSTILE[name]
+    use = save(scorer(tmp_path, shape), tmp_path / "use")
+    training = rm.start(tmp_path / "training", shape)
+    for folder, load in (
+        (use, lambda: load_reward_model(use, rm.prefix_fn)),
+        (training, lambda: start_network(training)),
     ):
-        use = save(scorer(tmp_path, shape), tmp_path / f"use-{name}")
-        training = tmp_path / f"start-{name}"
-        rm.start(tmp_path, shape).rename(training)
-        for folder, attempt in zip((use, training), (0, 1)):
-            damage(folder)
-            with pytest.raises(UserError, match=reason):
-                list(attempts(folder))[attempt]()
+        damage(folder)
+        with pytest.raises(UserError, match=reason):
+            load()
 
 
 def change_json(path, **changes):
@@ -951,32 +884,19 @@ def bloat(path):
 
 @pytest.mark.parametrize("shape", rm.SHAPES)
 def test_training_starts_without_a_head_but_not_without_a_trunk(tmp_path, shape):
-    from reward_modeling.config import RMModelConfig
-    from reward_modeling.network import load_network
-
-    def start(folder):
-        return load_network(
-            RMModelConfig(ckpt=str(folder), max_input_len=64), "segment", {0: "E", 1: "O"}
-        )
-
     folder = rm.start(tmp_path, shape)
-    network, _ = start(folder)
+    start_network(folder)
     change_tensors(folder, lambda ts: {n: ts[n] for n in sorted(ts)[::2]})
     with pytest.raises(UserError, match="lack .* of the tensors"):
-        start(folder)
+        start_network(folder)
 
 
 def test_training_may_start_from_a_classifier_of_other_labels_but_not_of_another_size(tmp_path):
-    from reward_modeling.config import RMModelConfig
-    from reward_modeling.network import load_network
-
-    section = RMModelConfig(ckpt=str(tmp_path / "three"), max_input_len=64)
-    published(tmp_path / "three", ("F-ERR", "Ignore", "O"))
-    network, _ = load_network(section, "segment", {0: "E", 1: "O"})
-    assert network.classifier.out_features == 2
-    change_json(tmp_path / "three" / "config.json", vocab_size=7)
+    published(tmp_path, ("F-ERR", "Ignore", "O"))
+    assert start_network(tmp_path).classifier.out_features == 2
+    change_json(tmp_path / "config.json", vocab_size=7)
     with pytest.raises(UserError, match="belong to different models.*word_embeddings"):
-        load_network(section, "segment", {0: "E", 1: "O"})
+        start_network(tmp_path)
 
 
 def test_a_tokenizer_that_cannot_pad_is_refused(tmp_path):
@@ -1012,26 +932,23 @@ def test_the_scorer_counts_what_it_cuts(tmp_path):
     assert (whole.seen, whole.cut_inputs, whole.inputs.cuts.responses) == (2, 0, 0)
 
 
-def test_tensors_that_the_config_does_not_ask_for_are_refused_in_use(tmp_path):
+@pytest.mark.parametrize(
+    "shape, changes",
+    [("causal", {"trunk": {"n_layer": 1}}), ("seq2seq", {"lm_logprob_feature": False})],
+)
+def test_tensors_that_the_config_does_not_ask_for_are_refused_in_use(tmp_path, shape, changes):
     """A config changed to fewer layers, or to no feature, would give other scores."""
-    for name, shape, path, value in (
-        ("trunk", "causal", ("trunk", "n_layer"), 1),
-        ("feature", "seq2seq", ("lm_logprob_feature",), False),
-    ):
-        folder = save(scorer(tmp_path, shape, feature=shape != "encoder"), tmp_path / name)
-        config = json.loads((folder / "config.json").read_text())
-        part = config[path[0]] if len(path) == 2 else config
-        assert part[path[-1]] != value
-        part[path[-1]] = value
-        (folder / "config.json").write_text(json.dumps(config))
-        with pytest.raises(UserError, match="does not require"):
-            load_reward_model(folder, rm.prefix_fn)
+    folder = save(scorer(tmp_path, shape, feature=True), tmp_path / "rm")
+    config = json.loads((folder / "config.json").read_text())
+    for key, value in changes.items():
+        assert config[key] != value
+        changed = config[key] | value if key == "trunk" else value
+        change_json(folder / "config.json", **{key: changed})
+    with pytest.raises(UserError, match="does not require"):
+        load_reward_model(folder, rm.prefix_fn)
 
 
 def test_a_tokenizer_of_another_model_is_refused(tmp_path):
-    from reward_modeling.config import RMModelConfig
-    from reward_modeling.network import load_network
-
     folder = save(scorer(tmp_path, "causal"), tmp_path / "rm")
     start = rm.start(tmp_path, "causal")
     for path in (folder, start):
@@ -1039,7 +956,7 @@ def test_a_tokenizer_of_another_model_is_refused(tmp_path):
     with pytest.raises(UserError, match="tokens up to number 319, but the network has only"):
         load_reward_model(folder, rm.prefix_fn)
     with pytest.raises(UserError, match="tokens up to number 319"):
-        load_network(RMModelConfig(ckpt=str(start), max_input_len=64), "sequence")
+        start_network(start, "sequence")
 
 
 def test_files_that_do_not_work_together_are_refused(tmp_path):

@@ -41,25 +41,21 @@ def changed(**changes) -> bytes:
 def test_a_request_by_hand():
     other = Prompt("8", "b")
     request = request_of(MODEL, prefix_fn, [DIALOG, DIALOG, other], ["x", "é", "z"])
+    whole = {
+        "words": ["a", "long", "one"],
+        "context": [[1, 2]],
+        "response_mark": ["answer:"],
+        "keeps_end": True,
+        "spaces": ["", "\n", " "],
+    }
+    short = {"words": ["short"], "context": [], "response_mark": []}
     assert request["prompts"][0] == {
         "id": "7",
         "text": "Hi. Yes?",
         "references": ["r"],
         "messages": [["user", "Hi."], ["assistant", "Yes?"]],
-        "with_context": {
-            "words": ["a", "long", "one"],
-            "context": [[1, 2]],
-            "response_mark": ["answer:"],
-            "keeps_end": True,
-            "spaces": ["", "\n", " "],
-        },
-        "without_context": {
-            "words": ["short"],
-            "context": [],
-            "response_mark": [],
-            "keeps_end": False,
-            "spaces": None,
-        },
+        "with_context": whole,
+        "without_context": {**short, "keeps_end": False, "spaces": None},
     }
     places = [(item["prompt"], item["response"]) for item in request["items"]]
     assert places == [(0, "x"), (0, "é"), (1, "z")]

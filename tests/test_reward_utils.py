@@ -159,9 +159,8 @@ def test_another_version_warns():
 
 def test_a_segmenter_that_is_not_installed(monkeypatch):
     monkeypatch.setattr(reward_utils, "_is_installed", lambda name: False)
-    with pytest.raises(
-        UserError, match="`xx_none_sm` is not installed.*python -m spacy download xx_none_sm"
-    ):
+    message = "`xx_none_sm` is not installed.*python -m spacy download xx_none_sm"
+    with pytest.raises(UserError, match=message):
         load_segmenter({"name": "xx_none_sm", "version": "1.0"})
     assert load_segmenter("published").name == BLANK
 
@@ -215,9 +214,8 @@ def test_a_name_that_is_no_pipelines_is_refused_without_import(name, monkeypatch
 def test_an_installed_package_that_declares_no_pipeline_is_refused(monkeypatch):
     monkeypatch.setattr(reward_utils, "_is_installed", lambda name: True)
     monkeypatch.setattr(spacy, "load", lambda *args, **kwargs: pytest.fail("imported"))
-    with pytest.raises(
-        UserError, match="the installed package `zz_evil_sm` is not a spaCy pipeline"
-    ):
+    message = "the installed package `zz_evil_sm` is not a spaCy pipeline"
+    with pytest.raises(UserError, match=message):
         load_segmenter("zz_evil_sm")
 
 
@@ -227,22 +225,19 @@ def test_a_package_declares_its_pipeline_by_an_entry_point(monkeypatch, tmp_path
     folder.mkdir()
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: zz_test_sm\nVersion: 1.0\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert reward_utils._is_installed("zz_test_sm") and not reward_utils._declares_a_model(
-        "zz_test_sm"
-    )
+    assert reward_utils._is_installed("zz_test_sm")
+    assert not reward_utils._declares_a_model("zz_test_sm")
     (folder / "entry_points.txt").write_text("[spacy_models]\nzz_test_sm = zz_test_sm\n")
-    assert reward_utils._declares_a_model("zz_test_sm") and not reward_utils._declares_a_model(
-        "zz_other_sm"
-    )
+    assert reward_utils._declares_a_model("zz_test_sm")
+    assert not reward_utils._declares_a_model("zz_other_sm")
 
 
 @pytest.mark.parametrize(
     "described", [{}, {"version": "1"}, {"name": 3}, {"name": BLANK, "version": 3}, 3, None, ["a"]]
 )
 def test_a_malformed_description_is_refused(described):
-    with pytest.raises(
-        UserError, match="a segmenter is described by the texts `name` and `version`"
-    ):
+    message = "a segmenter is described by the texts `name` and `version`"
+    with pytest.raises(UserError, match=message):
         load_segmenter(described)
 
 

@@ -91,9 +91,8 @@ def test_a_pair_file_without_rows_is_refused(tmp_path):
         with pytest.raises(UserError, match="train.json has no rows"):
             read_pair_rows(written(tmp_path), reader)
     (tmp_path / "train.json").write_text('{"question": "a"}')
-    with pytest.raises(
-        UserError, match="train.json must hold one JSON array of rows, it holds an object"
-    ):
+    message = "train.json must hold one JSON array of rows, it holds an object"
+    with pytest.raises(UserError, match=message):
         read_pair_rows(tmp_path / "train.json", read_pairs)
 
 

@@ -47,11 +47,8 @@ SCRIPT = Path(__file__).parents[1] / "tasks/qa_feedback/reward_modeling/create_r
 
 # two sentences, the first of two sub-sentences
 TEXT = "One two three four five, six seven eight nine ten eleven. A b c d e f g h i j."
-ONE, TWO, THREE = (
-    "One two three four five,",
-    "six seven eight nine ten eleven.",
-    "A b c d e f g h i j.",
-)
+ONE, TWO = "One two three four five,", "six seven eight nine ten eleven."
+THREE = "A b c d e f g h i j."
 
 
 def error(kind: str, words: str, text: str = TEXT) -> Judgement:
@@ -65,18 +62,11 @@ def row(
     passages=(("T", "S one.", "S two."),),
     missing=(),
     corrected="",
-    others=("", "", ""),
+    others=None,
 ) -> FeedbackRow:
-    return FeedbackRow.make(
-        question="Who  sat?",
-        passages=passages,
-        gold="",
-        predictions=[text, *others],
-        errors=errors,
-        missing=missing,
-        corrected=corrected,
-        preference=[0] * 6,
-    )
+    made = {"errors": errors, "missing": missing, "corrected": corrected, "passages": passages}
+    made |= {"predictions": [text, *(others or ("", "", ""))], "preference": [0] * 6}
+    return FeedbackRow.make(question="Who  sat?", gold="", **made)
 
 
 # ---- golden --------------------------------------------------------------------------------------
@@ -95,9 +85,8 @@ def made(qa_feedback, tmp_path_factory):
 @pytest.mark.parametrize("split", ["train", "dev"])
 @pytest.mark.parametrize("name", FOLDERS[:2])
 def test_segment_files_equal_the_published_ones(made, golden, name, split):
-    ours, published = (
-        (root / name / f"{split}.json").read_text().splitlines() for root in (made, golden)
-    )
+    paths = (root / name / f"{split}.json" for root in (made, golden))
+    ours, published = (path.read_text().splitlines() for path in paths)
     assert len(published) > 4 and ours == published
 
 
@@ -110,10 +99,8 @@ def test_completeness_preferences_equal_the_published_ones(made, golden, qa_feed
     # all else is unchanged, and the file can be read again
     before = {r.question: r for r in read_feedback(qa_feedback / f"{split}_feedback.json")}
     for after in read_feedback(made / "COMP_sequence" / f"{split}.json"):
-        assert (
-            after.with_preference(before[after.question].preference).raw
-            == before[after.question].raw
-        )
+        earlier = before[after.question]
+        assert after.with_preference(earlier.preference).raw == earlier.raw
 
 
 def test_the_segmenter_is_written_beside_the_files(made):
@@ -169,11 +156,8 @@ def test_words_and_tags_by_hand():
     made = row([error("Irrelevant", ONE)])
     words, tags = words_and_tags(relevance_example(made, SEGMENTER))
     assert words == f"question: Who sat? answer: </s> {ONE} </s> {TWO} </s> {THREE}".split()
-    assert [(i, tag) for i, tag in enumerate(tags) if tag != "Ignore"] == [
-        (4, "NF-ERR"),
-        (10, "O"),
-        (17, "O"),
-    ]
+    judged = [(i, tag) for i, tag in enumerate(tags) if tag != "Ignore"]
+    assert judged == [(4, "NF-ERR"), (10, "O"), (17, "O")]
     words, tags = words_and_tags(factuality_example(made, SEGMENTER))
     prefix = "question: Who sat? context: wikipage: T text: S one. S two. answer:"
     assert words == f"{prefix} </s> {ONE} {TWO} </s> {THREE}".split()
@@ -210,12 +194,8 @@ def test_segment_tags_of_any_labels():
     # a span that ends where a segment begins does not touch the segment
     assert segment_tags(segments, spans, tags) == ["BAD", "BAD", "Ignore", "O"]
     in_other_order = {"dull": "Ignore", "rude": "BAD"}
-    assert segment_tags(segments, spans, in_other_order, ok="fine") == [
-        "BAD",
-        "Ignore",
-        "Ignore",
-        "fine",
-    ]
+    found = segment_tags(segments, spans, in_other_order, ok="fine")
+    assert found == ["BAD", "Ignore", "Ignore", "fine"]
 
 
 def test_a_segment_file_of_steps():
@@ -225,20 +205,7 @@ def test_a_segment_file_of_steps():
     tags = segment_tags(steps, [span(11, 21, "illegal")], {"illegal": "BAD"}, ok="GOOD")
     example = tagged_words(["discs", "2"], response, steps, tags, ignore="-")
     assert example is not None
-    assert example.words == [
-        "discs",
-        "2",
-        "</s>",
-        "move",
-        "1",
-        "a",
-        "c",
-        "</s>",
-        "move",
-        "2",
-        "a",
-        "b",
-    ]
+    assert " ".join(example.words) == "discs 2 </s> move 1 a c </s> move 2 a b"
     assert example.tags == ["-", "-", "GOOD", *"----", "BAD", *"----"]
     text, summary = segment_file([None, example], ignore="-")
     assert json.loads(text) == {"id": "1", "text": example.words, "feedback_tags": example.tags}
@@ -270,14 +237,11 @@ def test_similarity_is_difflibs_on_random_texts():
 
     checked = 0
     for _ in range(150):
-        matcher = PassageMatcher(
-            [["title", *(text(9) for _ in range(rng.randint(1, 3)))], ["t", text(45)]]
-        )
+        short = ["title", *(text(9) for _ in range(rng.randint(1, 3)))]
+        matcher = PassageMatcher([short, ["t", text(45)]])
         for most in (3, 8, 45):
             if subsentence := text(most):
-                expected = [
-                    slow_similarity(sentence, subsentence) for sentence in matcher.sentences
-                ]
+                expected = [slow_similarity(each, subsentence) for each in matcher.sentences]
                 assert matcher.similarities(subsentence).tolist() == expected
                 checked += len(expected)
     assert checked > 800
@@ -287,10 +251,9 @@ def test_similarity_is_difflibs_on_real_rows(qa_feedback):
     for real in read_feedback(qa_feedback / "dev_feedback.json")[:3]:
         matcher, text = PassageMatcher(real.passages), normalise(real.corrected)
         for start, end in SEGMENTER.subsentences(text):
-            expected = [
-                slow_similarity(sentence, text[start:end]) for sentence in matcher.sentences
-            ]
-            assert matcher.similarities(text[start:end]).tolist() == expected
+            subsentence = text[start:end]
+            expected = [slow_similarity(each, subsentence) for each in matcher.sentences]
+            assert matcher.similarities(subsentence).tolist() == expected
 
 
 def test_similarity_by_hand():
@@ -335,9 +298,8 @@ def test_minor_information_is_needed_only_if_it_was_given():
     corrected = "Cats eat fish at noon. Dogs bark very loudly outside."
     absent = row(text="Nothing here.", passages=PASSAGES, corrected=corrected, missing=minor)
     assert needed_sentences(absent, PassageMatcher(absent.passages), SEGMENTER) == {(2, 1)}
-    given = row(
-        text="I say CATS eat\nfish at noon.", passages=PASSAGES, corrected=corrected, missing=minor
-    )
+    told = "I say CATS eat\nfish at noon."
+    given = row(text=told, passages=PASSAGES, corrected=corrected, missing=minor)
     assert needed_sentences(given, PassageMatcher(given.passages), SEGMENTER) == {(1, 1), (2, 1)}
 
 
@@ -376,10 +338,8 @@ def test_bad_rows_stop_everything(tmp_path):
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(DataError) as caught:
         create_rm_files(RMFileSettings(data_dir=str(tmp_path)))
-    assert [(problem.row, problem.key) for problem in caught.value.problems] == [
-        (1, "preference"),
-        (1, "gold"),
-    ]
+    named = [(problem.row, problem.key) for problem in caught.value.problems]
+    assert named == [(1, "preference"), (1, "gold")]
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -414,15 +374,10 @@ def run_script(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
 
     The script uses this Python's environment.
     """
-    environment = {
-        **os.environ,
-        "DATA_DIR": folder.name,
-        "VIRTUAL_ENV": sys.prefix,
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-    }
-    return subprocess.run(
-        [SCRIPT, *arguments], cwd=folder.parent, env=environment, capture_output=True, text=True
-    )
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "DATA_DIR": folder.name, "VIRTUAL_ENV": sys.prefix, "PATH": path}
+    options = {"cwd": folder.parent, "env": environment}
+    return subprocess.run([SCRIPT, *arguments], capture_output=True, text=True, **options)
 
 
 def test_the_script_writes_beside_the_data(tmp_path):
@@ -451,9 +406,8 @@ def test_the_program_reports_bad_rows_without_a_traceback(tmp_path, monkeypatch,
 def test_similarity_in_a_script_without_spaces_is_difflibs_over_characters():
     sentence, value = "这部电影的创作者是博丹费古。", "这部电影的创作者是博丹卡莱"
     matcher = PassageMatcher([["标题", sentence, "这部小说的制作地是阿布库德。"]])
-    expected = max(
-        SequenceMatcher(None, sentence[i : i + len(value)], value).quick_ratio() for i in range(2)
-    )
+    grams = [sentence[i : i + len(value)] for i in range(2)]
+    expected = max(SequenceMatcher(None, gram, value).quick_ratio() for gram in grams)
     assert matcher.similarities(value).tolist()[0] == expected == 2 * 11 / 26
     assert matcher.match(value) is None  # 0.846
     assert matcher.match("这部电影的创作者是博丹费古；") == (1, 1)
@@ -464,14 +418,10 @@ def test_answers_without_spaces_have_segments_of_their_own(tmp_path, capsys):
     answer = "这部电影的创作者是博丹费古；这部电影的制作地是阿布库德。这部电影的销售地是库德埃弗。"
     wrong = answer.index("制作地") - 5
     feedback = FeedbackRow.make(
-        question="谁？",
+        **{"question": "谁？", "gold": answer, "corrected": answer, "missing": []},
         passages=[["标题", "这部电影的创作者是博丹费古。", "这部电影的销售地是库德埃弗。"]],
-        gold=answer,
-        predictions=[answer] * 4,
+        **{"predictions": [answer] * 4, "preference": [0] * 6},
         errors=[error_span("Irrelevant", wrong, wrong + 13)],
-        missing=[],
-        corrected=answer,
-        preference=[0] * 6,
     )
     for split in ("train", "dev"):
         write_feedback(tmp_path / f"{split}_feedback.json", [feedback])

@@ -322,10 +322,8 @@ def test_real_rows_keep_question_and_response(golden, shape, max_length):
                 none.input_ids, short.input_ids, len(short.input_ids) - len(none.input_ids)
             )
         if len(full.input_ids) <= max_length and len(full.decoder_input_ids or ()) <= max_length:
-            assert (
-                short.input_ids == full.input_ids
-                and short.decoder_input_ids == full.decoder_input_ids
-            )
+            assert short.input_ids == full.input_ids
+            assert short.decoder_input_ids == full.decoder_input_ids
             assert short.positions == full.positions
         too_long += len(full.input_ids) > max_length
     assert (cut.cuts.inputs, cut.cuts.prefixes) == (len(texts), too_long)

@@ -23,11 +23,8 @@ HALF = ["bfloat16", "float16"]
 def half_checkpoint(folder, shape, dtype):
     """A checkpoint of `shape` whose weights are stored in `dtype`."""
     path = rm.start(folder, shape)
-    classes = {
-        "encoder": AutoModel,
-        "seq2seq": AutoModelForSeq2SeqLM,
-        "causal": AutoModelForCausalLM,
-    }
+    classes = {"encoder": AutoModel, "seq2seq": AutoModelForSeq2SeqLM}
+    classes["causal"] = AutoModelForCausalLM
     model = classes[shape].from_pretrained(path).to(getattr(torch, dtype))
     model.config.dtype = getattr(torch, dtype)
     model.save_pretrained(path)
@@ -37,12 +34,8 @@ def half_checkpoint(folder, shape, dtype):
 
 def trained_scorer(folder, shape, kind, dtype, feature=False):
     """A reward model from a half-precision checkpoint, changed as little as by training."""
-    section = RMModelConfig(
-        ckpt=str(half_checkpoint(folder, shape, dtype)),
-        shape=shape,
-        max_input_len=64,
-        lm_logprob_feature=feature,
-    )
+    ckpt = str(half_checkpoint(folder, shape, dtype))
+    section = RMModelConfig(ckpt=ckpt, shape=shape, max_input_len=64, lm_logprob_feature=feature)
     torch.manual_seed(0)
     network, tokenizer = load_network(section, kind, LABELS if kind == "segment" else None)
     with torch.no_grad():

@@ -60,12 +60,8 @@ from reward_modeling.network import load_network
 from reward_modeling.run_fg_rm import train
 
 SMALL = {
-    "vocab_size": len(tiny.tokenizer()),
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "pad_token_id": 0,
+    **{"vocab_size": len(tiny.tokenizer()), "hidden_size": 32, "intermediate_size": 48},
+    **{"num_hidden_layers": 2, "num_attention_heads": 4, "pad_token_id": 0},
 }
 POSITIONS = {"max_position_embeddings": 130}
 
@@ -74,25 +70,17 @@ def small(config_class, **changes):
     return config_class(**{**SMALL, **POSITIONS, **changes})
 
 
+MARKS = {f"{name}_token_id": 1 for name in ("cls", "sep", "bos", "eos")}
+MAMBA = {key: SMALL[key] for key in ("vocab_size", "hidden_size", "num_hidden_layers")}
 ENCODERS = {
     "bert": (BertModel, lambda: small(BertConfig)),
     "roberta": (RobertaModel, lambda: small(RobertaConfig)),
-    "modernbert": (
-        ModernBertModel,
-        lambda: small(
-            ModernBertConfig, cls_token_id=1, sep_token_id=1, bos_token_id=1, eos_token_id=1
-        ),
-    ),
+    "modernbert": (ModernBertModel, lambda: small(ModernBertConfig, **MARKS)),
     "longformer": (LongformerModel, lambda: rm.longformer_config(SMALL["vocab_size"])),
 }
 CAUSAL = {
     "llama": (LlamaModel, lambda: small(LlamaConfig, num_key_value_heads=2)),
-    "mamba": (
-        MambaModel,
-        lambda: MambaConfig(
-            vocab_size=SMALL["vocab_size"], hidden_size=32, num_hidden_layers=2, state_size=4
-        ),
-    ),
+    "mamba": (MambaModel, lambda: MambaConfig(state_size=4, **MAMBA)),
     "bert decoder": (BertModel, lambda: small(BertConfig, is_decoder=True)),
 }
 
@@ -111,9 +99,8 @@ def checkpoint(folder, models, name):
 
 def load(ckpt, shape="auto", kind="segment", **more):
     labels = {0: "NF-ERR", 1: "O"} if kind == "segment" else None
-    return load_network(
-        RMModelConfig(ckpt=str(ckpt), shape=shape, max_input_len=64, **more), kind, labels
-    )[0]
+    section = RMModelConfig(ckpt=str(ckpt), shape=shape, max_input_len=64, **more)
+    return load_network(section, kind, labels)[0]
 
 
 # ---- telling shapes apart ------------------------------------------------------------------------
@@ -166,9 +153,8 @@ def test_auto_is_the_shape_of_the_checkpoint(tmp_path, shape, kind):
 @pytest.mark.parametrize("kind", ["segment", "sequence"])
 @pytest.mark.parametrize("name", ["gpt2", *CAUSAL])
 def test_a_decoder_only_checkpoint_is_no_encoder(tmp_path, name, kind):
-    ckpt = (
-        rm.start(tmp_path, "causal") if name == "gpt2" else checkpoint(tmp_path / "x", CAUSAL, name)
-    )
+    is_gpt2 = name == "gpt2"
+    ckpt = rm.start(tmp_path, "causal") if is_gpt2 else checkpoint(tmp_path / "x", CAUSAL, name)
     with pytest.raises(UserError, match="from left to right .*set model.shape=causal"):
         load(ckpt, "encoder", kind)
 
@@ -176,10 +162,9 @@ def test_a_decoder_only_checkpoint_is_no_encoder(tmp_path, name, kind):
 @pytest.mark.parametrize("name", ENCODERS)
 def test_an_encoder_is_no_causal_model(tmp_path, name):
     ckpt = checkpoint(tmp_path / "x", ENCODERS, name)
-    with pytest.raises(UserError, match="reads in both directions .*set model.shape=encoder"):
-        load(ckpt, "causal")
-    with pytest.raises(UserError, match="reads in both directions .*set model.shape=encoder"):
-        load(ckpt, "seq2seq")
+    for wrong in ("causal", "seq2seq"):
+        with pytest.raises(UserError, match="both directions .*set model.shape=encoder"):
+            load(ckpt, wrong)
     assert shape_of(load(ckpt)) == "encoder"
 
 
@@ -201,11 +186,9 @@ def test_a_feature_of_language_models_needs_one(tmp_path):
 
 
 def test_an_encoder_decoder_must_say_what_its_decoder_starts_with(tmp_path):
-    model = T5ForConditionalGeneration(
-        T5Config(
-            vocab_size=len(tiny.tokenizer()), d_model=32, d_kv=8, num_heads=4, d_ff=48, num_layers=2
-        )
-    )
+    sizes = {"d_model": 32, "d_kv": 8, "num_heads": 4, "d_ff": 48, "num_layers": 2}
+    config = T5Config(vocab_size=len(tiny.tokenizer()), **sizes)
+    model = T5ForConditionalGeneration(config)
     model.config.decoder_start_token_id = model.generation_config.decoder_start_token_id = None
     model.save_pretrained(tmp_path)
     tiny.tokenizer().save_pretrained(tmp_path)
@@ -214,39 +197,23 @@ def test_an_encoder_decoder_must_say_what_its_decoder_starts_with(tmp_path):
 
 
 def test_the_spec_holds_the_shape_that_was_taken_and_what_was_cut(tmp_path, capsys):
-    settings = run_config(
-        tmp_path,
-        "causal",
-        model__shape="auto",
-        model__max_input_len=20,
-        train__max_steps=2,
-        evaluation__every_steps=2,
-    )
+    changes = {"model__shape": "auto", "model__max_input_len": 20, "train__max_steps": 2}
+    settings = run_config(tmp_path, "causal", evaluation__every_steps=2, **changes)
     scorer = load_reward_model(train(settings), rm.prefix_fn)
     assert scorer.spec.shape == "causal"
     cuts = scorer.spec.metrics["cuts"]
     assert cuts["inputs"] == 240 and cuts["contexts"] == 0 and 0 < cuts["responses"] < 240
-    assert (
-        f"{cuts['responses']} responses cut, {cuts['unread_segments']} of their"
-        in capsys.readouterr().out
-    )
+    note = f"{cuts['responses']} responses cut, {cuts['unread_segments']} of their"
+    assert note in capsys.readouterr().out
 
 
 # ---- use -----------------------------------------------------------------------------------------
 
 
 def gpt2_config(labels: int) -> GPT2Config:
-    return GPT2Config(
-        vocab_size=len(tiny.tokenizer()),
-        n_embd=32,
-        n_layer=2,
-        n_head=4,
-        n_positions=256,
-        num_labels=labels,
-        pad_token_id=0,
-        id2label=dict(enumerate(["F-ERR", "O"][:labels])),
-        label2id={"F-ERR": 0, "O": 1},
-    )
+    sizes = {"vocab_size": len(tiny.tokenizer()), "n_embd": 32, "n_layer": 2, "n_head": 4}
+    names = {"id2label": dict(enumerate(["F-ERR", "O"][:labels])), "label2id": {"F-ERR": 0, "O": 1}}
+    return GPT2Config(n_positions=256, num_labels=labels, pad_token_id=0, **sizes, **names)
 
 
 def test_a_published_decoder_only_segment_classifier_is_refused(tmp_path):

@@ -37,39 +37,24 @@ def test_a_spec_written_by_training_is_read_back(tmp_path, kind):
     RewardModelSpec.read(tmp_path)
 
 
+THREE_LABELS = {"labels": ["NF-ERR", "O", "Ignore"]}
+OF_A_SEQUENCE = {"kind": "sequence", "level": "sequence", "mean": 0.0, "std": 1.0}
+SCORER, TWO_STACKS = "a fgrlhf_language_model_scorer", "an encoder-decoder"
+
+
 @pytest.mark.parametrize(
     "shape, changes, reason",
     [
-        (
-            "encoder",
-            {"labels": ["NF-ERR", "O", "Ignore"]},
-            "3 labels, but the network has 2 outputs",
-        ),
-        (
-            "causal",
-            {"labels": ["NF-ERR", "O", "Ignore"]},
-            "3 labels, but the network has 2 outputs",
-        ),
+        ("encoder", THREE_LABELS, "3 labels, but the network has 2 outputs"),
+        ("causal", THREE_LABELS, "3 labels, but the network has 2 outputs"),
         ("causal", {"labels": ["O", "NF-ERR"]}, "labels are O, NF-ERR, the network's NF-ERR, O"),
         ("encoder", {"shape": "causal"}, "shape is causal, but the network is a longformer"),
-        (
-            "causal",
-            {"shape": "encoder"},
-            "shape is encoder, but the network is a fgrlhf_language_model_scorer",
-        ),
+        ("causal", {"shape": "encoder"}, f"shape is encoder, but the network is {SCORER}"),
         ("causal", {"shape": "seq2seq"}, "shape is seq2seq, but the checkpoint is a single stack"),
-        (
-            "seq2seq",
-            {"shape": "causal"},
-            "shape is causal, but the checkpoint is an encoder-decoder",
-        ),
+        ("seq2seq", {"shape": "causal"}, f"shape is causal, but the checkpoint is {TWO_STACKS}"),
         ("encoder", {"max_length": 1026}, "max_length is 1026, but the network reads at most 1025"),
         ("causal", {"max_length": 257}, "max_length is 257, but the network reads at most 256"),
-        (
-            "causal",
-            {"kind": "sequence", "level": "sequence", "mean": 0.0, "std": 1.0},
-            "kind is sequence, but",
-        ),
+        ("causal", OF_A_SEQUENCE, "kind is sequence, but"),
     ],
 )
 def test_a_spec_of_another_network_is_refused(tmp_path, shape, changes, reason):

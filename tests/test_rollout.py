@@ -156,12 +156,8 @@ def test_collect(kind):
     rollout = collect(model, reference, PROMPTS, Sampling(6), 2, seeds, temperature=0.7)
     assert [prompt.id for prompt in rollout.prompts] == list("001122")
     assert rollout.group_B.tolist() == [0, 0, 1, 1, 2, 2]
-    batch = (
-        rollout.prompt_ids_BP,
-        rollout.prompt_mask_BP,
-        rollout.response_ids_BT,
-        rollout.response_mask_BT,
-    )
+    prompts = (rollout.prompt_ids_BP, rollout.prompt_mask_BP)
+    batch = (*prompts, rollout.response_ids_BT, rollout.response_mask_BT)
     expected = model(*batch, temperature=0.7)
     torch.testing.assert_close(rollout.logprobs_BT, expected.logprobs_BT.detach())
     torch.testing.assert_close(rollout.values_BT, expected.values_BT.detach())
@@ -191,9 +187,8 @@ def test_collect_with_an_empty_and_a_cut_response():
     assert rollout.response_mask_BT.tolist() == [[1]] and len(rollout.char_ends[0]) == 1
     model.policy.model.generation_config.eos_token_id = 1
     rollout = collect(model, model.policy, PROMPTS[1:2], Sampling(4, do_sample=False), 1, [0], 1.0)
-    assert rollout.response_mask_BT.tolist() == [[1] * 4] and rollout.char_ends[0][-1] == len(
-        rollout.texts[0]
-    )
+    assert rollout.response_mask_BT.tolist() == [[1] * 4]
+    assert rollout.char_ends[0][-1] == len(rollout.texts[0])
 
 
 def test_seeds_never_repeat():
@@ -240,11 +235,12 @@ def test_scoring_in_parts_changes_nothing(kind, bf16, monkeypatch):
     seeds = response_seeds(0, step=3, first_prompt=0, num_prompts=3, num_samples=2)
     sizes = []
     forward = reference.forward
-    monkeypatch.setattr(
-        reference,
-        "forward",
-        lambda *batch, **more: sizes.append(len(batch[0])) or forward(*batch, **more),
-    )
+
+    def counted(*batch, **more):
+        sizes.append(len(batch[0]))
+        return forward(*batch, **more)
+
+    monkeypatch.setattr(reference, "forward", counted)
 
     def collected():
         sizes.clear()

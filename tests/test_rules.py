@@ -30,13 +30,8 @@ def missing(kind="Missing-Answer", passage=1, ids=(1,)) -> dict:
 
 
 def doc(errors=(), infos=(), corrected="Mended.", none=False, **more) -> dict:
-    return {
-        "errors": list(errors),
-        "missing-info": list(infos),
-        "corrected-prediction": corrected,
-        "no-error": none,
-        **more,
-    }
+    doc = {"errors": list(errors), "missing-info": list(infos), "corrected-prediction": corrected}
+    return {**doc, "no-error": none, **more}
 
 
 def fields(annotation, schema=SCHEMA, row=ROW) -> list[str]:
@@ -51,13 +46,16 @@ WRONG = json.dumps({"passage_id": 1, "sentence_id": [2]}, separators=(",", ":"))
 def test_valid_annotations_pass():
     assert fields(doc([], [], TEXT, none=True)) == []
     assert fields(doc([error(quote="The cat")])) == []
-    assert (
-        fields(
-            doc([error("Wrong-Grounding", 31, 37, WRONG, quote="😀 red.")], [missing(ids=(0, 2))])
-        )
-        == []
-    )
+    wrong = error("Wrong-Grounding", 31, 37, WRONG, quote="😀 red.")
+    assert fields(doc([wrong], [missing(ids=(0, 2))])) == []
     assert fields(doc([error("Redundant", 38, 49, "It was "), error(start=8, end=11)])) == []
+
+
+def wrong(explanation):
+    return doc([error("Wrong-Grounding", explanation=explanation)])
+
+
+EXPLANATION = "errors[0].explanation"
 
 
 @pytest.mark.parametrize(
@@ -74,26 +72,14 @@ def test_valid_annotations_pass():
         (doc([error(quote="The dog")]), "errors[0].quote"),
         (doc([error(explanation="why")]), "errors[0].explanation"),
         (doc([error(colour="red")]), "errors[0].colour"),
-        (doc([error("Redundant", 38, 49, "")]), "errors[0].explanation"),
-        (doc([error("Redundant", 24, 30, "red.")]), "errors[0].explanation"),
-        (doc([error("Wrong-Grounding", explanation="")]), "errors[0].explanation"),
-        (doc([error("Wrong-Grounding", explanation="{" * 5000)]), "errors[0].explanation"),
-        (
-            doc([error("Wrong-Grounding", explanation='{"passage_id": 1, "sentence_id": [2]}')]),
-            "errors[0].explanation",
-        ),
-        (
-            doc([error("Wrong-Grounding", explanation=WRONG.replace("1", "3"))]),
-            "errors[0].explanation.passage_id",
-        ),
-        (
-            doc([error("Wrong-Grounding", explanation=WRONG.replace("[2]", "[3]"))]),
-            "errors[0].explanation.sentence_id[0]",
-        ),
-        (
-            doc([error("Wrong-Grounding", explanation=WRONG.replace("[2]", "[]"))]),
-            "errors[0].explanation.sentence_id",
-        ),
+        (doc([error("Redundant", 38, 49, "")]), EXPLANATION),
+        (doc([error("Redundant", 24, 30, "red.")]), EXPLANATION),
+        (wrong(""), EXPLANATION),
+        (wrong("{" * 5000), EXPLANATION),
+        (wrong('{"passage_id": 1, "sentence_id": [2]}'), EXPLANATION),
+        (wrong(WRONG.replace("1", "3")), f"{EXPLANATION}.passage_id"),
+        (wrong(WRONG.replace("[2]", "[3]")), f"{EXPLANATION}.sentence_id[0]"),
+        (wrong(WRONG.replace("[2]", "[]")), f"{EXPLANATION}.sentence_id"),
         (doc([], [missing(ids=())]), "missing-info[0].sentence_id"),
         (doc([], [missing(ids=(1, 1))]), "missing-info[0].sentence_id"),
         (doc([], [missing(passage=0)]), "missing-info[0].passage_id"),
@@ -128,21 +114,15 @@ def test_real_annotations_keep_the_rules(qa_feedback):
             said = item.row["feedback"]
             none = not said["errors"] and not said["missing-info"]
             assert annotation_problems(SCHEMA, item.row, {**said, "no-error": none}) == []
-            assert (
-                comparison_problems(
-                    SCHEMA, {"preference": item.row["preference"], "order": [3, 1, 0, 2]}
-                )
-                == []
-            )
+            shown = {"preference": item.row["preference"], "order": [3, 1, 0, 2]}
+            assert comparison_problems(SCHEMA, shown) == []
 
 
 def test_sentences_are_marked_whole():
     schema = TOXICITY.schema
     row = {"prompt": "", "generation": 'Hi. "Go away!" he said'}
-    assert [row["generation"][a:b] for a, b in sentences(row["generation"])] == [
-        "Hi.",
-        '"Go away!" he said',
-    ]
+    found = [row["generation"][a:b] for a, b in sentences(row["generation"])]
+    assert found == ["Hi.", '"Go away!" he said']
     good = doc([error("Insult", 4, 22)], corrected="")
     assert fields(good, schema, row) == []
     part = copy.deepcopy(good)
@@ -170,10 +150,8 @@ def test_sentences_are_marked_whole():
     ],
 )
 def test_comparisons(preference, order, expected):
-    assert [
-        field
-        for field, _ in comparison_problems(SCHEMA, {"preference": preference, "order": order})
-    ] == expected
+    problems = comparison_problems(SCHEMA, {"preference": preference, "order": order})
+    assert [field for field, _ in problems] == expected
 
 
 def test_circles_and_rankings():

@@ -3,7 +3,6 @@
 import json
 import math
 import random
-import sys
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from transformers.modeling_outputs import TokenClassifierOutput
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_jsonl
-from fgrlhf.base.program import run_main
 from fgrlhf.cli.training_program import NO_TASK, split_task
 from fgrlhf.configs.strict import to_yaml, validate
 from fgrlhf.load import load_task
@@ -43,12 +41,8 @@ def config(folder, shape="seq2seq", **changes) -> SegmentRMConfig:
         rm.segment_file(dev_file, 40, 1)
     tree = {
         "model": {"ckpt": str(rm.start(folder, shape)), "shape": shape, "max_input_len": 128},
-        "data": {
-            "train_file": str(train_file),
-            "dev_file": str(dev_file),
-            "level": "subsentence",
-            "with_context": False,
-        },
+        "data": {"train_file": str(train_file), "dev_file": str(dev_file)}
+        | {"level": "subsentence", "with_context": False},
         "labels": {"error": "NF-ERR"},
         "train": {"max_steps": 60, "batch_size": 16, "lr": 1e-2, "warmup_steps": 5},
         "evaluation": {"every_steps": 20, "batch_size": 32},
@@ -70,19 +64,11 @@ def metrics(folder) -> dict:
 def test_span_metrics_by_hand():
     # predicted wrong: segments 0, 1, 2; actually wrong: 0, 1, 3
     result = span_errors([0.9, 0.8, 0.7, 0.4, 0.2], [1, 1, 0, 1, 0])
-    expected = {
-        "error_precision": 2 / 3,
-        "error_recall": 2 / 3,
-        "error_f1": 2 / 3,
-        "ok_precision": 1 / 2,
-        "ok_recall": 1 / 2,
-        "ok_f1": 1 / 2,
-        "accuracy": 3 / 5,
-        "all_error_accuracy": 3 / 5,
-        "all_ok_accuracy": 2 / 5,
-        "auc": 5 / 6,  # 0.4 < 0.7 is the only wrong pair of six
-    }
-    assert result == pytest.approx(expected)
+    of_errors = {"error_precision": 2 / 3, "error_recall": 2 / 3, "error_f1": 2 / 3}
+    of_others = {"ok_precision": 1 / 2, "ok_recall": 1 / 2, "ok_f1": 1 / 2}
+    accuracies = {"accuracy": 3 / 5, "all_error_accuracy": 3 / 5, "all_ok_accuracy": 2 / 5}
+    auc = 5 / 6  # 0.4 < 0.7 is the only wrong pair of six
+    assert result == pytest.approx({**of_errors, **of_others, **accuracies, "auc": auc})
 
 
 def test_span_metrics_of_ties_and_of_one_kind_only():
@@ -182,15 +168,8 @@ def test_learns_several_kinds_of_error(tmp_path, shape):
                 tags += [label, *"-----"]
             lines.append(json.dumps({"text": words, "feedback_tags": tags}) + "\n")
         (tmp_path / name).write_text("".join(lines))
-    settings = config(
-        tmp_path,
-        shape,
-        train__max_steps=80,
-        labels__error=["RED", "GREEN"],
-        labels__ok="fine",
-        labels__ignore="-",
-    )
-    folder = train(settings)
+    labels = {"labels__error": ["RED", "GREEN"], "labels__ok": "fine", "labels__ignore": "-"}
+    folder = train(config(tmp_path, shape, train__max_steps=80, **labels))
     result = metrics(folder)
     assert result["label_accuracy"] > 0.95 and result["accuracy"] > 0.95
     assert min(result[f"label_f1/{name}"] for name in ("RED", "GREEN", "fine")) > 0.9
@@ -217,17 +196,14 @@ def test_the_published_metrics_equal_those_of_the_loaded_model(tmp_path):
 
 
 def test_the_best_checkpoint_is_kept(tmp_path):
-    folder = train(
-        config(tmp_path, train__max_steps=60, train__lr=3e-2, evaluation__every_steps=10)
-    )
+    changes = {"train__max_steps": 60, "train__lr": 3e-2, "evaluation__every_steps": 10}
+    folder = train(config(tmp_path, **changes))
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     accuracies = {line["step"]: line["eval/accuracy"] for line in lines if "eval/accuracy" in line}
     assert len(accuracies) == 6
     best = max(accuracies.values())
-    assert (
-        metrics(folder)["accuracy"] == pytest.approx(best)
-        and accuracies[metrics(folder)["best_step"]] == best
-    )
+    assert metrics(folder)["accuracy"] == pytest.approx(best)
+    assert accuracies[metrics(folder)["best_step"]] == best
     assert not (folder / "checkpoints").exists()
 
 
@@ -258,33 +234,17 @@ def interrupt_at(monkeypatch, step) -> list[int]:
 )
 def test_real_rows_go_through(tmp_path, golden, name, error, level, shape):
     task = load_task("tasks.qa_feedback")
-    small = {}
     for split, n in (("train", 6), ("dev", 4)):
-        small[split] = tmp_path / f"{split}.json"
-        small[split].write_text(
-            "".join((golden / name / f"{split}.json").read_text().splitlines(keepends=True)[:n])
-        )
-    folder = train(
-        config(
-            tmp_path,
-            shape,
-            data__level=level,
-            data__with_context=level == "sentence",
-            labels__error=error,
-            model__max_input_len=1000,
-            train__max_steps=2,
-            train__batch_size=2,
-            evaluation__every_steps=2,
-            evaluation__batch_size=4,
-        ),
-        task,
-    )
+        lines = (golden / name / f"{split}.json").read_text().splitlines(keepends=True)
+        (tmp_path / f"{split}.json").write_text("".join(lines[:n]))
+    with_context = level == "sentence"
+    changes = {"data__level": level, "data__with_context": with_context, "labels__error": error}
+    changes |= {"model__max_input_len": 1000, "train__max_steps": 2, "train__batch_size": 2}
+    changes |= {"evaluation__every_steps": 2, "evaluation__batch_size": 4}
+    folder = train(config(tmp_path, shape, **changes), task)
     scorer = load_reward_model(folder, task.rm_prefix)
-    assert (scorer.spec.level, scorer.spec.error_label, scorer.spec.with_context) == (
-        level,
-        error,
-        level == "sentence",
-    )
+    spec = scorer.spec
+    assert (spec.level, spec.error_label, spec.with_context) == (level, error, with_context)
     assert scorer.spec.segmenter["name"] and 0 <= scorer.spec.metrics["accuracy"] <= 1
 
 
@@ -293,11 +253,7 @@ def test_real_rows_go_through(tmp_path, golden, name, error, level, shape):
 
 def test_malformed_rows_are_all_named(tmp_path):
     settings = config(tmp_path)
-    good = {
-        "id": "0",
-        "text": ["question:", "</s>", "a"],
-        "feedback_tags": ["Ignore", "O", "Ignore"],
-    }
+    good = {"text": ["question:", "</s>", "a"], "feedback_tags": ["Ignore", "O", "Ignore"]}
     bad = [
         good,
         {"text": "a"},
@@ -383,13 +339,6 @@ def test_impossible_settings(tmp_path):
         train(config(tmp_path, model__ckpt=str(tmp_path / "nowhere")))
 
 
-def test_command_line_shows_no_traceback(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["run_fg_rm", str(tmp_path / "none.yml")])
-    with pytest.raises(SystemExit) as stop:
-        run_main(run_fg_rm.main)
-    assert stop.value.code == 2 and "none.yml cannot be read" in capsys.readouterr().err
-
-
 # ---- kills, damage, divergence -------------------------------------------------------------------
 
 SHORT = {"train__max_steps": 3, "evaluation__every_steps": 2, "train__batch_size": 4}
@@ -440,9 +389,8 @@ def test_a_run_from_the_command_line(tmp_path, capsys):
     ]
     for name in ("train.json", "dev.json"):
         (tmp_path / name).write_text("\n".join(rows))
-    settings = config(
-        tmp_path, "causal", data__with_context=True, train__batch_size=2, train__max_steps=1
-    )
+    changes = {"data__with_context": True, "train__batch_size": 2, "train__max_steps": 1}
+    settings = config(tmp_path, "causal", **changes)
     (tmp_path / "rm.yml").write_text(to_yaml(settings))
     arguments = ["tasks.qa_feedback", str(tmp_path / "rm.yml"), "evaluation.every_steps=1"]
     command.main(["segment", *arguments])
@@ -484,14 +432,9 @@ def test_parts_of_a_step_have_less_padding(tmp_path):
     "shape, feature", [("encoder", False), ("seq2seq", True), ("causal", False)]
 )
 def test_only_the_top_layer_and_the_head_are_trained(tmp_path, shape, feature):
-    settings = config(
-        tmp_path,
-        shape,
-        model__train_top_layers=1,
-        model__lm_logprob_feature=feature,
-        train__max_steps=3,
-        evaluation__every_steps=3,
-    )
+    changes = {"model__train_top_layers": 1, "model__lm_logprob_feature": feature}
+    steps = {"train__max_steps": 3, "evaluation__every_steps": 3}
+    settings = config(tmp_path, shape, **changes, **steps)
     scorer = load_reward_model(train(settings), rm.prefix_fn)
     trained = dict(scorer.model.named_parameters())
     whole = settings.model.model_copy(update={"train_top_layers": None})
@@ -505,13 +448,8 @@ def test_only_the_top_layer_and_the_head_are_trained(tmp_path, shape, feature):
     }[shape]
     assert any(name.startswith(top) for name in changed)
     others = {name for name in changed if not name.startswith(top)}
-    heads = (
-        "classifier.",
-        "head.",
-        "feature_in.",
-        "trunk.ln_f.",
-        "trunk.decoder.final_layer_norm.",
-    )
+    norms = ("trunk.ln_f.", "trunk.decoder.final_layer_norm.")
+    heads = ("classifier.", "head.", "feature_in.", *norms)
     assert others and all(name.startswith(heads) for name in others)
     if feature:
         assert scorer.model.config.feature_layer == 1
@@ -526,12 +464,8 @@ def test_only_the_best_weights_are_kept(tmp_path, monkeypatch):
     """The model is that of a run that could be continued; a killed run starts again."""
     changes = {"train__max_steps": 9, "evaluation__every_steps": 3, "train__lr": 3e-3}
     whole = train(config(tmp_path, logging__save_dir=str(tmp_path / "whole"), **changes))
-    settings = config(
-        tmp_path,
-        logging__save_dir=str(tmp_path / "best"),
-        evaluation__checkpoints="best",
-        **changes,
-    )
+    changes |= {"logging__save_dir": str(tmp_path / "best"), "evaluation__checkpoints": "best"}
+    settings = config(tmp_path, **changes)
     with monkeypatch.context() as patch:
         interrupt_at(patch, 8)
         with pytest.raises(Interrupt):
@@ -541,8 +475,7 @@ def test_only_the_best_weights_are_kept(tmp_path, monkeypatch):
     begun = interrupt_at(monkeypatch, None)
     train(settings)
     assert begun == list(range(9))
-    first, second = (
-        load_file(folder / "model.safetensors") for folder in (whole, tmp_path / "best")
-    )
+    folders = (whole, tmp_path / "best")
+    first, second = (load_file(folder / "model.safetensors") for folder in folders)
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert metrics(whole) == metrics(tmp_path / "best")

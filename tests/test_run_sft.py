@@ -284,6 +284,13 @@ def test_order_of_fewer_examples_than_a_batch():
     assert sorted(order[:3]) == [0, 1, 2] and order == (order[:3] * 3)[:8]
 
 
+def train_in_two_processes(world, options):
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"]
+    program = ["-m", "sft.run_sft", str(world / "config.yml"), *options]
+    subprocess.run([*command, *program, f"logging.save_dir={world}/two"], check=True)
+    return world / "two"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("grouped", ["true", "false"])
 def test_two_processes_train_as_one(world, grouped):
@@ -296,19 +303,8 @@ def test_two_processes_train_as_one(world, grouped):
     tiny.t5(dropout=0.0).save(world / "base")
     options = [f"train.group_by_length={grouped}", "train.max_steps=14", "evaluation.batch_size=6"]
     one = train(config(world, *options))
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc_per_node=2",
-        "--standalone",
-        "-m",
-        "sft.run_sft",
-    ]
-    subprocess.run(
-        [*command, str(world / "config.yml"), *options, f"logging.save_dir={world}/two"], check=True
-    )
-    lines, others = read_jsonl(one / "metrics.jsonl"), read_jsonl(world / "two" / "metrics.jsonl")
+    two = train_in_two_processes(world, options)
+    lines, others = read_jsonl(one / "metrics.jsonl"), read_jsonl(two / "metrics.jsonl")
     assert len(lines) == len(others) > 8
     for line, other in zip(lines, others):
         for each in (line, other):
@@ -319,18 +315,12 @@ def test_two_processes_train_as_one(world, grouped):
 @pytest.mark.slow
 def test_two_processes_train_adapters_as_one(world):
     tiny.gpt2().save(world / "base")
-    options = [
-        "model.lora={r: 2}",
-        "train.gradient_checkpointing=true",
-        "train.packing=true",
-        "train.lr=1e-3",
-    ]
+    options = ["model.lora={r: 2}", "train.gradient_checkpointing=true", "train.packing=true"]
+    options += ["train.lr=1e-3"]
     one = train(config(world, *options))
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"]
-    program = ["-m", "sft.run_sft", str(world / "config.yml"), *options]
-    subprocess.run([*command, *program, f"logging.save_dir={world}/two"], check=True)
+    two = weights(train_in_two_processes(world, options))
     for name, tensor in weights(one).items():
-        torch.testing.assert_close(weights(world / "two")[name], tensor, atol=1e-5, rtol=0)
+        torch.testing.assert_close(two[name], tensor, atol=1e-5, rtol=0)
 
 
 def test_encode():
@@ -474,10 +464,8 @@ def test_shipped_configs(monkeypatch):
         5e-5,
         "bf16",
     )
-    assert (
-        paper.evaluation.metric == mini.evaluation.metric == "rougeLsum"
-        and paper.evaluation.every_steps is None
-    )
+    assert paper.evaluation.metric == mini.evaluation.metric == "rougeLsum"
+    assert paper.evaluation.every_steps is None
     assert (paper.data.train_file, paper.data.dev_file) == ("data/train_1k.json", "data/dev.json")
     # one stage's output is the next stage's input
     assert (pretrain.logging.save_dir, mini.logging.save_dir, paper.logging.save_dir) == (
@@ -618,9 +606,8 @@ def test_launchers_that_train_wrongly_are_refused(world, monkeypatch):
 def test_evaluation_beyond_the_last_step_happens_at_the_last_step(world):
     folder = train(config(world, "train.max_steps=2", "evaluation.every_steps=1000"))
     lines = [line for line in read_jsonl(folder / "metrics.jsonl") if "eval/rougeLsum" in line]
-    assert [line["step"] for line in lines] == [2] and read_json(folder / "result.json")[
-        "best_step"
-    ] == 2
+    assert [line["step"] for line in lines] == [2]
+    assert read_json(folder / "result.json")["best_step"] == 2
 
 
 RANK_ONE_DIVERGES = """
@@ -651,9 +638,8 @@ def test_processes_stop_together_where_one_diverges(world):
         timeout=1800,
         env={**os.environ, "PYTHONPATH": str(Path(run_sft.__file__).parents[1])},
     )
-    assert (
-        done.returncode and done.stderr.count("training diverged: the loss is nan at step 3") == 2
-    )
+    assert done.returncode
+    assert done.stderr.count("training diverged: the loss is nan at step 3") == 2
     assert 'Traceback (most recent call last):\n  File "' + str(world) not in done.stderr
     assert not (world / "sft" / "result.json").exists()
 

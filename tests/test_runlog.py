@@ -58,30 +58,15 @@ def test_command_line_names_no_path_of_the_machine(tmp_path, monkeypatch):
 
 
 def test_metrics_are_plain_json_numbers(tmp_path):
+    values = {"a": torch.tensor(0.5), "b": np.float32(0.25), "d": np.int64(4)}
     with RunLog(tmp_path) as log:
-        log.log(
-            0,
-            {
-                "a": torch.tensor(0.5),
-                "b": np.float32(0.25),
-                "c": float("nan"),
-                "d": np.int64(4),
-                "e": float("inf"),
-            },
-        )
+        log.log(0, {**values, "c": float("nan"), "e": float("inf")})
         log.log(1, {"a": 1})
-        assert read_jsonl(tmp_path / "metrics.jsonl")[1] == {"step": 1, "a": 1}, (
-            "a line is on disk as soon as it is logged"
-        )
+        # a line is on disk as soon as it is logged
+        assert read_jsonl(tmp_path / "metrics.jsonl")[1] == {"step": 1, "a": 1}
     first = (tmp_path / "metrics.jsonl").read_text().splitlines()[0]
-    assert json.loads(first, parse_constant=pytest.fail) == {
-        "step": 0,
-        "a": 0.5,
-        "b": 0.25,
-        "c": None,
-        "d": 4,
-        "e": None,
-    }
+    written = json.loads(first, parse_constant=pytest.fail)
+    assert written == {"step": 0, "a": 0.5, "b": 0.25, "c": None, "d": 4, "e": None}
 
 
 def test_resume_drops_what_came_after_the_checkpoint(tmp_path):
@@ -93,14 +78,10 @@ def test_resume_drops_what_came_after_the_checkpoint(tmp_path):
         file.write('{"step": 5, "x"')  # killed while writing
     with RunLog(tmp_path, Config(), resume_step=2) as log:
         log.log(3, {"x": 30})
-    assert read_jsonl(tmp_path / "metrics.jsonl") == [
-        {"step": s, "x": x} for s, x in [(0, 0), (1, 1), (2, 2), (3, 30)]
-    ]
-    assert sorted(p.name for p in (tmp_path / "samples").iterdir()) == [
-        "step-0.jsonl",
-        "step-1.jsonl",
-        "step-2.jsonl",
-    ]
+    expected = [(0, 0), (1, 1), (2, 2), (3, 30)]
+    assert read_jsonl(tmp_path / "metrics.jsonl") == [{"step": s, "x": x} for s, x in expected]
+    samples = sorted(p.name for p in (tmp_path / "samples").iterdir())
+    assert samples == [f"step-{step}.jsonl" for step in range(3)]
     RunLog(tmp_path, Config(), resume_step=3).close()
     assert read_json(tmp_path / "run.json")["resumed_at"] == [2, 3]
 
@@ -178,9 +159,8 @@ print(before, peak_memory_mb())
 
 def output_of(program: str) -> str:
     """What a Python program prints, in a process that is small at its start."""
-    return subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, check=True, text=True
-    ).stdout
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, capture_output=True, check=True, text=True).stdout
 
 
 @pytest.mark.parametrize("how", ["environment", "argument"])
@@ -299,10 +279,8 @@ def test_a_damaged_line_does_not_stop_a_run_from_going_on(tmp_path, capsys, how)
         log.log(3, {"x": 3})
     assert [row["step"] for row in read_jsonl(path)] == [0, 2, 3]
     assert (tmp_path / "metrics.jsonl.damaged").read_bytes() == damaged
-    assert (
-        "1 of 3 lines of" in (out := capsys.readouterr().out)
-        and "renamed to metrics.jsonl.damaged" in out
-    )
+    assert "1 of 3 lines of" in (out := capsys.readouterr().out)
+    assert "renamed to metrics.jsonl.damaged" in out
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "\0", '{"resumed_at": 3}'])
@@ -313,11 +291,8 @@ def test_a_damaged_run_json_does_not_stop_a_run_from_going_on(tmp_path, text):
     RunLog(tmp_path, Config(), resume_step=1).close()
     assert read_json(tmp_path / "run.json")["resumed_at"] == [1]
     assert [row["step"] for row in read_jsonl(tmp_path / "metrics.jsonl")] == [0, 1]
-    assert sorted(path.name for path in (tmp_path / "samples").iterdir()) == [
-        "step-0.jsonl",
-        "step-1.jsonl",
-        "step-x.jsonl",
-    ]
+    samples = sorted(path.name for path in (tmp_path / "samples").iterdir())
+    assert samples == [f"step-{step}.jsonl" for step in (0, 1, "x")]
 
 
 def test_a_damaged_stages_json_does_not_stop_a_stage_that_is_done(tmp_path):
@@ -325,10 +300,8 @@ def test_a_damaged_stages_json_does_not_stop_a_stage_that_is_done(tmp_path):
         (tmp_path / "stages.json").write_text("[")
         with log.stage("one"):
             pass
-    assert (
-        list(read_json(tmp_path / "stages.json")) == ["one"]
-        and (tmp_path / "stages.json.damaged").exists()
-    )
+    assert list(read_json(tmp_path / "stages.json")) == ["one"]
+    assert (tmp_path / "stages.json.damaged").exists()
 
 
 def test_a_run_without_a_name_is_refused():
@@ -338,11 +311,10 @@ def test_a_run_without_a_name_is_refused():
 
 
 def test_run_json_says_which_sentence_segmenter_the_machine_has():
-    assert runlog.versions()["en_core_web_sm"] == (
-        "not installed"
-        if not spacy.util.is_package("en_core_web_sm")
-        else spacy.load("en_core_web_sm").meta["version"]
-    )
+    name, version = "en_core_web_sm", "not installed"
+    if spacy.util.is_package(name):
+        version = spacy.load(name).meta["version"]
+    assert runlog.versions()[name] == version
 
 
 class Online(FakeWandb):
@@ -391,9 +363,8 @@ def test_tensorboard_cannot_stop_a_run(tmp_path, monkeypatch, capsys):
 
         close = add_scalar
 
-    monkeypatch.setitem(
-        sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=Writer)
-    )
+    module = SimpleNamespace(SummaryWriter=Writer)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
     with RunLog(tmp_path, Config(), tensorboard=True) as log:
         log.log(0, {"x": 1.0})
         log.log(1, {"x": 1.0})
@@ -415,20 +386,15 @@ def test_a_resumed_run_goes_on_in_the_same_wandb_run(tmp_path, monkeypatch):
 
 def test_no_secret_is_written(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", "0123456789abcdef")
-    monkeypatch.setattr(
-        sys,
-        "orig_argv",
-        ["python", "-m", "x", "a.password=my secret", "name=0123456789abcdef", "lr=1"],
-    )
+    arguments = ["a.password=my secret", "name=0123456789abcdef", "lr=1"]
+    monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "x", *arguments])
     fake = Online()
     monkeypatch.setitem(sys.modules, "wandb", fake)
     RunLog(tmp_path / "a", Config(name="x-0123456789abcdef"), wandb={}).close()
     RunLog(tmp_path / "b", {"seed": 3, "name": "0123456789abcdef"}).close()
     written = "".join(path.read_text() for path in tmp_path.rglob("*") if path.is_file())
     assert "0123456789abcdef" not in written + str(fake.calls) and "my secret" not in written
-    assert (
-        read_json(tmp_path / "a" / "run.json")["command"]
-        == "python -m x a.password=*** name=*** lr=1"
-    )
+    command = read_json(tmp_path / "a" / "run.json")["command"]
+    assert command == "python -m x a.password=*** name=*** lr=1"
     assert fake.calls[0]["config"]["name"] == "x-***"
     assert load_config(Config, tmp_path / "a" / "config.yaml") == Config(name="x-***")

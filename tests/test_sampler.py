@@ -99,15 +99,8 @@ def test_training_over_a_server_equals_training_here(fake, local, tmp_path):
     seeds = [request["seed"] for request in fake.requests]
     assert len(set(seeds)) == len(seeds) == 32
     publishing = [call for call in fake.calls if not call.startswith("/v1/")]
-    assert publishing == 4 * [
-        "/pause",
-        "/collective_rpc",
-        "/reset_prefix_cache",
-        "/update_weight_version",
-        "/resume",
-        "/weight_info",
-        "/weight_info",
-    ]
+    steps = ["/pause", "/collective_rpc", "/reset_prefix_cache", "/update_weight_version"]
+    assert publishing == 4 * [*steps, "/resume", "/weight_info", "/weight_info"]
 
 
 @pytest.mark.parametrize(
@@ -191,13 +184,8 @@ def test_adapters_are_published_merged(fake, tmp_path):
 
 @pytest.mark.slow
 def test_a_critic_free_run_learns_over_a_server(fake, tmp_path):
-    changes = {
-        "algorithm__name": "grpo",
-        "algorithm__kl_coef": 0.0,
-        "train__total_episodes": 320,
-        "train__sampling_batch_size_per_card": 8,
-        "train__lr": 1e-2,
-    }
+    changes = {"algorithm__name": "grpo", "algorithm__kl_coef": 0.0, "train__lr": 1e-2}
+    changes |= {"train__total_episodes": 320, "train__sampling_batch_size_per_card": 8}
     result = run(tmp_path / "run", settings(fake, importance_cap=2.0), **changes)
     rewards = [row["reward/total"] for row in result["rows"]]
     assert sum(rewards[-5:]) / 5 > sum(rewards[:5]) / 5 + 0.5
@@ -628,10 +616,8 @@ def test_the_weights_by_hand():
     torch.testing.assert_close(weights_BT, expected_BT.clamp(max=2.0))
     with_gradient_BT = LOGPROBS_BT.clone().requires_grad_()
     assert not truncated_importance_weights(with_gradient_BT, BEHAVIOUR_BT, 2.0).requires_grad
-    assert (
-        truncated_importance_weights(torch.zeros(1, 1), torch.full((1, 1), -9999.0), 2.0).item()
-        == 2.0
-    )
+    never_BT = torch.full((1, 1), -9999.0)
+    assert truncated_importance_weights(torch.zeros(1, 1), never_BT, 2.0).item() == 2.0
 
 
 def enumerated_gradient(policy_logits_V: Tensor, sampler_logits_V: Tensor, cap: float) -> Tensor:

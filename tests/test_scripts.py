@@ -22,10 +22,8 @@ from fgrlhf.configs.strict import load_config
 from sft.config import SFTConfig
 
 ROOT = Path(__file__).parents[1]
-SHOW = (
-    'printf "%s\\n" "$PWD" "$SCALE" "$DATA_DIR" "$OUTPUT_DIR" '
-    '"$(config_for training/sft_config.yml)"'
-)
+SHOW = 'printf "%s\\n" "$PWD" "$SCALE" "$DATA_DIR" "$OUTPUT_DIR" '
+SHOW += '"$(config_for training/sft_config.yml)"'
 
 
 def program(folder: Path, name: str, text: str) -> None:
@@ -44,42 +42,23 @@ def bash(tmp_path):
     def run(lines: str, gpus: int | None = None, root: Path = ROOT, **variables: str):
         if gpus is not None:
             program(fake, "nvidia-smi", f"for i in $(seq {gpus}); do echo GPU $i: name; done")
-        clean = {
-            "PATH": f"{fake}:/usr/bin:/bin",
-            "VIRTUAL_ENV": "/some/environment",
-            "TASK": "qa_feedback",
-        }
-        return subprocess.run(
-            ["bash", "-c", f'source "{root}/scripts/env.sh"\n{lines}'],
-            cwd=tmp_path,
-            text=True,
-            capture_output=True,
-            env={key: v for key, v in {**clean, **variables}.items() if v},
-        )
+        clean = {"VIRTUAL_ENV": "/some/environment", "TASK": "qa_feedback"}
+        clean |= {"PATH": f"{fake}:/usr/bin:/bin", **variables}
+        command = ["bash", "-c", f'source "{root}/scripts/env.sh"\n{lines}']
+        environment = {key: v for key, v in clean.items() if v}
+        options = {"text": True, "capture_output": True}
+        return subprocess.run(command, cwd=tmp_path, env=environment, **options)
 
     return run
 
 
-def test_paper_scale_is_the_default(bash):
-    shown = bash(SHOW).stdout.splitlines()
-    assert shown == [
-        str(ROOT),
-        "paper",
-        "tasks/qa_feedback/data",
-        "outputs/qa_feedback/paper",
-        "tasks/qa_feedback/training/sft_config.yml",
-    ]
-
-
-def test_mini_scale(bash):
-    shown = bash(SHOW, SCALE="mini").stdout.splitlines()
-    assert shown == [
-        str(ROOT),
-        "mini",
-        "outputs/qa_feedback/mini/data",
-        "outputs/qa_feedback/mini",
-        "tasks/qa_feedback/training/mini_sft_config.yml",
-    ]
+@pytest.mark.parametrize("scale", ["", "mini"])
+def test_paper_scale_is_the_default(bash, scale):
+    out = f"outputs/qa_feedback/{scale or 'paper'}"
+    data = f"{out}/data" if scale else "tasks/qa_feedback/data"
+    config = f"tasks/qa_feedback/training/{'mini_' if scale else ''}sft_config.yml"
+    shown = bash(SHOW, SCALE=scale).stdout.splitlines()
+    assert shown == [str(ROOT), scale or "paper", data, out, config]
 
 
 def test_small_scale_names_the_folder_of_its_model(bash, tmp_path):
@@ -105,10 +84,8 @@ def test_the_task_is_that_of_the_script(bash, tmp_path):
     (root / "scripts" / "env.sh").write_text((ROOT / "scripts" / "env.sh").read_text())
     script = root / "tasks/words/training/run.sh"
     script.write_text(f'source "{root}/scripts/env.sh"\necho "$TASK $OUTPUT_DIR"\n')
-    assert bash(f'env -u OUTPUT_DIR bash "{script}"', root=root).stdout.split() == [
-        "words",
-        "outputs/words/paper",
-    ]
+    shown = bash(f'env -u OUTPUT_DIR bash "{script}"', root=root).stdout
+    assert shown.split() == ["words", "outputs/words/paper"]
     done = bash("echo reached", TASK="nowhere")
     assert (done.returncode, done.stdout) == (2, "") and "is not a task" in done.stderr
 
@@ -132,44 +109,33 @@ def test_without_an_environment_the_way_out_is_named(bash, tmp_path):
     (root / "scripts" / "env.sh").write_text((ROOT / "scripts" / "env.sh").read_text())
     done = bash("echo reached", root=root, VIRTUAL_ENV="")
     assert (done.returncode, done.stdout) == (2, "") and "Run `make setup`" in done.stderr
-    assert (
-        bash("", root=root, VIRTUAL_ENV="", CONDA_PREFIX="/c", CONDA_DEFAULT_ENV="base").returncode
-        == 2
-    )
-    assert (
-        bash("", root=root, VIRTUAL_ENV="", CONDA_PREFIX="/c", CONDA_DEFAULT_ENV="mine").returncode
-        == 0
-    )
+    conda = {"root": root, "VIRTUAL_ENV": "", "CONDA_PREFIX": "/c"}
+    assert bash("", CONDA_DEFAULT_ENV="base", **conda).returncode == 2
+    assert bash("", CONDA_DEFAULT_ENV="mine", **conda).returncode == 0
     (root / ".venv" / "bin").mkdir(parents=True)
     (root / ".venv" / ".stamp").touch()
     program(root / ".venv" / "bin", "python", "echo its own")
     assert bash("launch", root=root, VIRTUAL_ENV="").stdout == "its own\n"
 
 
+ALONE = "python <-m> <x> <a b>"
+
+
 @pytest.mark.parametrize(
-    "gpus, scale, visible, expected",
+    "gpus, scale, visible, processes",
     [
-        (None, "paper", "", "python <-m> <x> <a b>"),
-        (1, "paper", "", "python <-m> <x> <a b>"),
-        (
-            4,
-            "paper",
-            "",
-            "python <-m> <fgrlhf.cli.torchrun> <--standalone> <--nproc_per_node> <4> <-m>",
-        ),
-        (
-            4,
-            "paper",
-            "0,2",
-            "python <-m> <fgrlhf.cli.torchrun> <--standalone> <--nproc_per_node> <2> <-m>",
-        ),
-        (4, "paper", "3", "python <-m> <x> <a b>"),
-        (4, "mini", "", "python <-m> <x> <a b>"),
+        (None, "paper", "", 1),
+        (1, "paper", "", 1),
+        (4, "paper", "", 4),
+        (4, "paper", "0,2", 2),
+        (4, "paper", "3", 1),
+        (4, "mini", "", 1),
     ],
 )
-def test_one_process_per_gpu(bash, gpus, scale, visible, expected):
+def test_one_process_per_gpu(bash, gpus, scale, visible, processes):
     said = bash('launch -m x "a b"', gpus, SCALE=scale, CUDA_VISIBLE_DEVICES=visible).stdout
-    assert said.startswith(expected) and said.endswith("<-m> <x> <a b>")
+    group = f"<-m> <fgrlhf.cli.torchrun> <--standalone> <--nproc_per_node> <{processes}> "
+    assert said == (ALONE if processes == 1 else ALONE.replace("<-m> ", f"{group}<-m> "))
 
 
 @pytest.mark.parametrize("gpus, processes", [(None, 2), (1, 1), (4, 1)])
@@ -249,13 +215,11 @@ def test_two_machines_train_one_policy(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
+    python = Path(sys.executable)
     environment = {
-        **os.environ,
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "VIRTUAL_ENV": str(Path(sys.executable).parents[1]),
-        "TASK": "numbers",
-        "SCALE": "mini",
-        "OUTPUT_DIR": str(tmp_path),
+        **{**os.environ, "VIRTUAL_ENV": str(python.parents[1])},
+        "PATH": f"{python.parent}:{os.environ['PATH']}",
+        **{"TASK": "numbers", "SCALE": "mini", "OUTPUT_DIR": str(tmp_path)},
     }
     model = 'launch -m fgrlhf.cli.tiny_model numbers output_dir="$OUTPUT_DIR/base_model" words=1'
     train = (
@@ -273,25 +237,28 @@ def test_two_machines_train_one_policy(tmp_path):
     # Both sample 64 of the 128 responses of every step, and one of them writes.
     steps = [line["step"] for line in read_jsonl(tmp_path / "two/metrics.jsonl")]
     assert sorted(steps) == steps and steps[-1] == 10
-    start, one, two = (
-        load_file(tmp_path / folder / "model.safetensors")
-        for folder in ("base_model", "one/final", "two/final")
-    )
+    folders = ("base_model", "one/final", "two/final")
+    start, one, two = (load_file(tmp_path / name / "model.safetensors") for name in folders)
     assert one.keys() == two.keys() == start.keys()
     for name, tensor in one.items():
         assert float((two[name] - tensor).abs().max()) <= 1e-5, name
     assert max(float((start[name] - tensor).abs().max()) for name, tensor in one.items()) > 1e-3
 
 
-def test_the_job_script_is_no_command(tmp_path):
-    done = slurm_job(tmp_path, "a.sh", SLURM_JOB_ID="")
-    assert done.returncode == 2 and "sbatch --nodes=2" in done.stderr
-
-
-def test_a_shell_with_a_job_id_alone_is_no_job(tmp_path):
-    done = slurm_job(tmp_path, "a.sh", SLURM_JOB_ID="1", SLURM_SUBMIT_DIR="")
-    assert done.returncode == 2 and done.stdout == ""
-    assert "only sbatch can start (SLURM_SUBMIT_DIR is not set): sbatch --nodes=2" in done.stderr
+@pytest.mark.parametrize(
+    "variables, message",
+    [
+        ({"SLURM_JOB_ID": ""}, "sbatch --nodes=2"),
+        (
+            {"SLURM_JOB_ID": "1", "SLURM_SUBMIT_DIR": ""},
+            "only sbatch can start (SLURM_SUBMIT_DIR is not set): sbatch --nodes=2",
+        ),
+    ],
+)
+def test_the_job_script_is_no_command(tmp_path, variables, message):
+    """Nor is a shell with a job's id alone a job."""
+    done = slurm_job(tmp_path, "a.sh", **variables)
+    assert (done.returncode, done.stdout) == (2, "") and message in done.stderr
 
 
 def test_a_script_that_is_missing_is_named_before_machines_start(tmp_path):
@@ -325,10 +292,8 @@ def test_make_lets_threads_sleep_as_the_scripts_do(monkeypatch):
 
     def shown(**changes: str) -> str:
         command = ["make", "-s", "-f", "-", "show"]
-        environment = {**os.environ, **changes}
-        done = subprocess.run(
-            command, input=show, env=environment, capture_output=True, text=True, cwd=ROOT
-        )
+        options = {"env": {**os.environ, **changes}, "cwd": ROOT}
+        done = subprocess.run(command, input=show, capture_output=True, text=True, **options)
         return done.stdout
 
     assert shown() == f"passive {SPINS}\n"
@@ -375,20 +340,16 @@ def run_script(path, tmp_path, *arguments, **variables):
     folder = tmp_path / "bin"
     folder.mkdir(exist_ok=True)
     program(folder, "python", 'printf "python"; printf " <%s>" "$@"')
-    return subprocess.run(
-        ["bash", str(path), *arguments],
-        cwd=tmp_path,
-        text=True,
-        capture_output=True,
-        env={
-            "PATH": f"{folder}:/usr/bin:/bin",
-            "VIRTUAL_ENV": "/some/environment",
-            "SCALE": "small" if "sentiment" in path.parts else "mini",
-            "OUTPUT_DIR": str(tmp_path / "no outputs"),
-            "FGRLHF_SMALL_MODEL": str(tmp_path / "no model"),
-            **variables,
-        },
-    )
+    environment = {
+        **{"PATH": f"{folder}:/usr/bin:/bin", "VIRTUAL_ENV": "/some/environment"},
+        "SCALE": "small" if "sentiment" in path.parts else "mini",
+        "OUTPUT_DIR": str(tmp_path / "no outputs"),
+        "FGRLHF_SMALL_MODEL": str(tmp_path / "no model"),
+        **variables,
+    }
+    command = ["bash", str(path), *arguments]
+    options = {"cwd": tmp_path, "env": environment}
+    return subprocess.run(command, text=True, capture_output=True, **options)
 
 
 @pytest.mark.parametrize("path", STAGES, ids=lambda path: str(path.relative_to(ROOT / "tasks")))
@@ -423,17 +384,12 @@ def test_a_file_that_an_argument_replaces_is_not_needed(tmp_path):
 # ---- variants, and folders whose names a shell could misread -------------------------------------
 
 
-def test_the_published_variant_is_taken_where_there_is_one(bash, tmp_path):
+@pytest.mark.parametrize("variant, prefix", [("", ""), ("published", "published_")])
+def test_the_published_variant_is_taken_where_there_is_one(bash, variant, prefix):
     show = "config_for training/baseline_config.yml; config_for training/sft_config.yml"
-    folder = "tasks/qa_feedback/training"
-    assert bash(show, VARIANT="published").stdout.splitlines() == [
-        f"{folder}/published_baseline_config.yml",
-        f"{folder}/sft_config.yml",
-    ]
-    assert bash(show).stdout.splitlines() == [
-        f"{folder}/baseline_config.yml",
-        f"{folder}/sft_config.yml",
-    ]
+    shown = bash(show, VARIANT=variant).stdout.splitlines()
+    names = (f"{prefix}baseline_config.yml", "sft_config.yml")
+    assert shown == [f"tasks/qa_feedback/training/{name}" for name in names]
 
 
 @pytest.mark.parametrize(
@@ -448,31 +404,16 @@ def test_another_variant_is_refused(bash, variant, scale, reason):
     assert (done.returncode, done.stdout) == (2, "") and reason in done.stderr
 
 
-HOSTILE = [
-    "a b",
-    "a #b",
-    "a: b",
-    "$(touch ran)",
-    "`touch ran`",
-    "${HOME}",
-    "a;touch ran",
-    "'a\"b",
-    "*",
-    "-n",
-]
+HOSTILE = ["a b", "a #b", "a: b", "$(touch ran)", "`touch ran`", "${HOME}", "a;touch ran"]
+HOSTILE += ["'a\"b", "*", "-n"]
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_folder_may_have_any_name_and_no_command_in_it_runs(bash, tmp_path, name):
-    scripts = [
-        "training/generate.sh",
-        "training/evaluate.sh",
-        "data/make_mini.sh",
-        "data/make_small.sh",
-        "reward_modeling/create_rm_train_files.sh",
-    ]
+    scripts = ["training/generate.sh", "training/evaluate.sh", "data/make_mini.sh"]
+    scripts += ["data/make_small.sh", "reward_modeling/create_rm_train_files.sh"]
+    scripts.append("training/train_corrected_sft.sh")
     lines = [f'echo; bash "{ROOT}/tasks/qa_feedback/{script}"' for script in scripts]
-    lines.append(f'echo; bash "{ROOT}/tasks/qa_feedback/training/train_corrected_sft.sh"')
     folder = f"{tmp_path}/{name}"
     for inputs in ("train.json", "test.json", "train_feedback.json"):
         write_text(f"{folder}/{inputs}", "[]")
@@ -480,10 +421,8 @@ def test_a_folder_may_have_any_name_and_no_command_in_it_runs(bash, tmp_path, na
         write_text(f"{folder}/out/{model}/config.json", "{}")
     done = bash("\n".join(lines), DATA_DIR=name, OUTPUT_DIR=f"{name}/out")
     assert done.returncode == 0, done.stderr
-    assert (
-        done.stdout.count(f"<data_dir={folder}>") == 5
-        and done.stdout.count(f"<output_dir={folder}/out>") == 2
-    )
+    assert done.stdout.count(f"<data_dir={folder}>") == 5
+    assert done.stdout.count(f"<output_dir={folder}/out>") == 2
     assert f"<feedback={folder}/train_feedback.json>" in done.stdout
     assert not list(tmp_path.rglob("ran")) and not (ROOT / "ran").exists()
 
@@ -498,10 +437,8 @@ def test_a_config_reads_the_file_in_such_a_folder(monkeypatch, name):
             load_config(SFTConfig, path)
         return
     config = load_config(SFTConfig, path)
-    assert (
-        config.data.train_file == f"/d/{name}/train_1k.json"
-        and config.logging.save_dir == f"/o/{name}/sft"
-    )
+    assert config.data.train_file == f"/d/{name}/train_1k.json"
+    assert config.logging.save_dir == f"/o/{name}/sft"
 
 
 def test_no_gpu_is_used_where_none_is_visible(bash):

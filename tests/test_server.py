@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 from page_helpers import ITEM, QA
-from server_helpers import ROOT, SCHEMA, Client, free_port, serving
+from server_helpers import ROOT, SCHEMA, Client, free_port, serving, write_export
 
 from fgrlhf.base.errors import UserError
 from interface_html import export
@@ -44,26 +44,15 @@ def test_an_item_from_beginning_to_file(tmp_path):
         for page in ("annotation", "comparison"):
             given = anna.next(page)
             assert set(given["item"]) == {"id", *SCHEMA.row}
-            doc = (
-                DOC
-                if page == "annotation"
-                else {"preference": [0, 1, 1, 1, 1, 0], "order": given["order"]}
-            )
-            body = anna.submission(given, doc, page)
+            choices = {"preference": [0, 1, 1, 1, 1, 0], "order": given["order"]}
+            body = anna.submission(given, DOC if page == "annotation" else choices, page)
             assert anna.call("POST", "/api/submissions", body)[0] == 201
             stored = {"uuid": body["uuid"], "submissions": 1}
             assert anna.call("POST", "/api/submissions", body) == (200, stored)
             assert anna.next(page) is None
         for policy in ("first", "latest", "majority", "all"):  # also while the server is running
             out = tmp_path / f"{policy}.json"
-            assert (
-                export.export(
-                    export.FeedbackExportSettings(
-                        task="qa_feedback", db=str(server.db), out=str(out), policy=policy
-                    )
-                )
-                == 1
-            )
+            assert write_export(server.db, out, policy=policy) == 1
             (row,) = read_feedback(out)
             assert (row.corrected, row.preference) == ("The mat.", (0, 1, 1, 1, 1, 0))
             assert out.read_text() == json.dumps([row.raw], indent=2) and "id" not in row.raw
@@ -72,13 +61,19 @@ def test_an_item_from_beginning_to_file(tmp_path):
 def test_drafts_come_back(client):
     given = client.next()
     address = f"/api/drafts/{given['id']}"
-    assert client.call("PUT", address, {"revision": 0, "state": {"doc": "😀"}}) == (
-        200,
-        {"revision": 1, "held": True},
-    )
+    kept = client.call("PUT", address, {"revision": 0, "state": {"doc": "😀"}})
+    assert kept == (200, {"revision": 1, "held": True})
     status, answer = client.call("PUT", address, {"revision": 0, "state": {}})
     assert status == 409 and "another window" in answer["error"]
     assert client.next()["draft"] == {"revision": 1, "state": {"doc": "😀"}}
+
+
+def with_error(**changes):
+    return {"doc": {**DOC, "errors": [{**ERROR, **changes}]}}
+
+
+UNQUOTED = {"doc": {**DOC, "errors": [{k: v for k, v in ERROR.items() if k != "quote"}]}}
+UNCORRECTED = {"doc": {**DOC, "corrected-prediction": ITEM["prediction 1"]}}
 
 
 @pytest.mark.parametrize(
@@ -86,37 +81,27 @@ def test_drafts_come_back(client):
     [
         ({"text_sha256": "0" * 64}, "text_sha256"),
         ({"guideline": "0"}, "guideline"),
-        ({"doc": {**DOC, "errors": [{**ERROR, "quote": "cat"}]}}, "feedback.errors[0].quote"),
-        (
-            {"doc": {**DOC, "errors": [{k: v for k, v in ERROR.items() if k != "quote"}]}},
-            "feedback.errors[0].quote",
-        ),
-        ({"doc": {**DOC, "errors": [{**ERROR, "end": 10}]}}, "feedback.errors[0].end"),
+        (with_error(quote="cat"), "feedback.errors[0].quote"),
+        (UNQUOTED, "feedback.errors[0].quote"),
+        (with_error(end=10), "feedback.errors[0].end"),
         ({"doc": {**DOC, "no-error": True}}, "feedback.no-error"),
-        (
-            {"doc": {**DOC, "corrected-prediction": ITEM["prediction 1"]}},
-            "feedback.corrected-prediction",
-        ),
+        (UNCORRECTED, "feedback.corrected-prediction"),
         ({"uuid": "1"}, "body.uuid"),
         ({"seconds": -1}, "body.seconds"),
         ({"more": 1}, "body.more"),
     ],
 )
 def test_every_rule_is_checked_again(client, change, field):
-    status, answer = client.call(
-        "POST", "/api/submissions", client.submission(client.next(), **{"doc": DOC, **change})
-    )
+    body = client.submission(client.next(), **{"doc": DOC, **change})
+    status, answer = client.call("POST", "/api/submissions", body)
     assert status == 422 and field in [entry["field"] for entry in answer["problems"]]
 
 
 def test_the_order_shown_must_be_the_one_drawn(client):
     given = client.next("comparison")
-    order = given["order"][::-1]
-    status, answer = client.call(
-        "POST",
-        "/api/submissions",
-        client.submission(given, {"preference": [0] * 6, "order": order}, "comparison"),
-    )
+    choices = {"preference": [0] * 6, "order": given["order"][::-1]}
+    body = client.submission(given, choices, "comparison")
+    status, answer = client.call("POST", "/api/submissions", body)
     assert status == 422 and answer["problems"][0]["field"] == "order"
 
 
@@ -165,11 +150,8 @@ def test_requests_of_other_sites_and_hosts_are_refused(client, headers, status):
 
 def test_the_page_itself_is_heard(client, server):
     for host in ("127.0.0.1", "localhost"):
-        headers = {
-            "Host": f"{host}:{server.port}",
-            "Origin": f"http://{host}:{server.port}",
-            "Sec-Fetch-Site": "same-origin",
-        }
+        headers = {"Host": f"{host}:{server.port}", "Origin": f"http://{host}:{server.port}"}
+        headers["Sec-Fetch-Site"] = "same-origin"
         assert client.call("POST", "/api/next", {"page": "annotation"}, headers)[0] == 200
 
 
@@ -280,31 +262,26 @@ def test_slow_clients_hold_nobody_up(client, server):
         wire.close()
 
 
+def asked(client, token=None):
+    """Status and answer of a request for the next item."""
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    return client.call("POST", "/api/next", {"page": "annotation"}, headers)
+
+
 def test_tokens_are_needed_where_they_are_given(tmp_path):
     with serving(tmp_path, annotators="anna,ben") as server:
         link = server.printed()[1]
         token = link.partition("#token=")[2]
         client = Client(server.port, "ben")
-        assert client.call("POST", "/api/next", {"page": "annotation"})[0] == 401
-        assert (
-            client.call("POST", "/api/next", {"page": "annotation"}, {"Authorization": "Bearer x"})[
-                0
-            ]
-            == 401
-        )
-        status, answer = client.call(
-            "POST", "/api/next", {"page": "annotation"}, {"Authorization": f"Bearer {token}"}
-        )
+        assert asked(client)[0] == asked(client, "x")[0] == 401
+        status, answer = asked(client, token)
         assert (status, answer["annotator"]) == (200, "anna")
     with serving(tmp_path) as server:  # started again without `annotators`
         client = Client(server.port, "anna")
-        assert client.call("POST", "/api/next", {"page": "annotation"})[0] == 401
-        key = {"Authorization": f"Bearer {token}"}
-        assert client.call("POST", "/api/next", {"page": "annotation"}, key)[0] == 200
+        assert asked(client)[0] == 401 and asked(client, token)[0] == 200
         assert "links of an earlier start are needed" in "".join(server.printed())
     with serving(tmp_path, new_tokens="true") as server:
-        client = Client(server.port, "anna")
-        assert client.call("POST", "/api/next", {"page": "annotation"})[0] == 200
+        assert asked(Client(server.port, "anna"))[0] == 200
 
 
 def test_other_machines_need_tokens(tmp_path):

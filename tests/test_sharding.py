@@ -24,21 +24,8 @@ from fgrlhf.models.sharding import is_sharded, shard, unsharded
 from fgrlhf.runs import checkpoint
 
 TOLERANCE = 1e-5
-AS_ONE = [
-    "t5",
-    "llama",
-    "gpt2",
-    "grpo",
-    "grpo-llama",
-    "frozen-critic",
-    "loaded-t5",
-    "loaded-llama",
-    "lora",
-    "lora-llama",
-    "dpo",
-    "dpo-llama",
-    "dpo-lora",
-]
+AS_ONE = ["t5", "llama", "gpt2", "grpo", "grpo-llama", "frozen-critic", "loaded-t5"]
+AS_ONE += ["loaded-llama", "lora", "lora-llama", "dpo", "dpo-llama", "dpo-lora"]
 STILL = ["still", "grpo-still", "llama-still", "dpo-still"]
 RESUMED = [  # case, and the uninterrupted one
     ("interrupted", "t5"),
@@ -55,29 +42,10 @@ CONTINUED = {  # by four processes: case, and that of two processes whose checkp
 }
 ON_FOUR = ["t5", "llama", "grpo", "grpo-llama", "lora", "lora-llama", "dpo", "dpo-llama"]
 SLOW = [  # minutes together
-    "llama",
-    "bf16",
-    "gpt2",
-    "dpo",
-    "grpo",
-    "grpo-llama",
-    "frozen-critic",
-    *STILL,
-    "loaded-t5",
-    "loaded-llama",
-    "lora",
-    "lora-llama",
-    "from-one",
-    "dpo-llama",
-    "dpo-lora",
-    "lora-bf16",
-    "grpo-interrupted",
-    "llama-interrupted",
-    "lora-interrupted",
-    "dpo-interrupted",
-    "dpo-pairs",
-    "rl-lora",
-    "dpo-pairs-lora",
+    *("llama", "bf16", "gpt2", "dpo", "grpo", "grpo-llama", "frozen-critic", *STILL),
+    *("loaded-t5", "loaded-llama", "lora", "lora-llama", "from-one", "dpo-llama", "dpo-lora"),
+    *("lora-bf16", "grpo-interrupted", "llama-interrupted", "lora-interrupted"),
+    *("dpo-interrupted", "dpo-pairs", "rl-lora", "dpo-pairs-lora"),
 ]
 
 
@@ -99,9 +67,8 @@ def start_ranks(world: int, *arguments, script: str = fsdp_worker.__file__) -> N
     logs = [folder / f"rank{rank}.log" for rank in range(world)]
     for path, environment in zip(logs, rank_environments(world)):
         with open(path, "wb") as log:
-            ranks.append(
-                subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
-            )
+            output = {"stdout": log, "stderr": subprocess.STDOUT}
+            ranks.append(subprocess.Popen(command, env=environment, **output))
     wait_for_all(ranks)
     codes = [rank.returncode for rank in ranks]
     assert codes == [0] * world, "\n".join(log.read_text(errors="replace")[-3000:] for log in logs)
@@ -149,10 +116,8 @@ def check_against_one_process(name: str, folder: Path, tmp_path: Path, world: in
             for key, tensor in tensors.items():
                 difference = float((together[key] - tensor).abs().max())
                 assert difference <= TOLERANCE, (part, rank, key, difference)
-    moved = [
-        float((alone["after"][key] - tensor).abs().max()) for key, tensor in alone["before"].items()
-    ]
-    assert max(moved) > 1e-3
+    moved = [alone["after"][key] - tensor for key, tensor in alone["before"].items()]
+    assert max(float(change.abs().max()) for change in moved) > 1e-3
     if name not in fsdp_worker.DPO_CASES:
         rewards = [row["reward/total"] for row in metrics(tmp_path / name) if "kl" in row]
         assert len(rewards) == STEPS and rewards[0] > 0
@@ -193,10 +158,8 @@ def test_the_entry_points_train_as_one_process(name, two_processes, tmp_path, mo
     monkeypatch.setattr(os, "environ", os.environ.copy())
     fsdp_worker.run_command(name, two_processes, tmp_path / name, world=1)
     check_same_curves(tmp_path / name, two_processes / f"{name}-command")
-    finals = (
-        load_file(folder / "final" / "model.safetensors")
-        for folder in (tmp_path / name, two_processes / f"{name}-command")
-    )
+    folders = (tmp_path / name, two_processes / f"{name}-command")
+    finals = (load_file(folder / "final" / "model.safetensors") for folder in folders)
     for tensor, other in zip(*(weights.values() for weights in finals), strict=True):
         assert float((tensor - other).abs().max()) <= TOLERANCE
 
@@ -212,10 +175,8 @@ def files_of(folder: Path) -> dict[str, bytes]:
 def test_a_resumed_run_is_the_uninterrupted_one(name, straight, two_processes):
     has_best = name not in fsdp_worker.DPO_CASES  # those are not evaluated
     straight, resumed = two_processes / straight, two_processes / name
-    assert {path.name for path in (resumed / "checkpoints").iterdir()} == {
-        f"step-{HALF}",
-        f"step-{STEPS}",
-    }
+    kept = {path.name for path in (resumed / "checkpoints").iterdir()}
+    assert kept == {f"step-{HALF}", f"step-{STEPS}"}
     for name in (f"checkpoints/step-{STEPS}", "final", *(["best"] if has_best else [])):
         assert files_of(straight / name) and files_of(straight / name) == files_of(resumed / name)
     assert metrics(straight) == metrics(resumed)
@@ -227,9 +188,9 @@ def test_one_process_continues_a_run_of_two(two_processes, tmp_path):
     run = fsdp_worker.trainer("interrupted", tmp_path, world=1)
     assert checkpoint.load_latest(run) and run.step == HALF
     saved = load_file(folder / "checkpoints" / f"step-{HALF}" / "model.safetensors")
-    assert {name: t.tolist() for name, t in checkpoint.weights(run.actor_critic).items()} == {
-        name: t.tolist() for name, t in saved.items()
-    }
+    loaded = checkpoint.weights(run.actor_critic)
+    assert loaded.keys() == saved.keys()
+    assert all(t.tolist() == saved[name].tolist() for name, t in loaded.items())
     run.train()
     assert run.step == STEPS
     check_weights(run, two_processes / "t5-after-rank0.safetensors")
@@ -255,13 +216,9 @@ def test_the_saved_policy_is_an_ordinary_folder(two_processes):
     trained = load_file(two_processes / "t5-after-rank0.safetensors")
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensor, trained[f"policy.model.{name}"]), name
-    assert sorted(path.name for path in (two_processes / "t5" / "final").iterdir()) == [
-        "config.json",
-        "generation_config.json",
-        "model.safetensors",
-        "tokenizer.json",
-        "tokenizer_config.json",
-    ]
+    names = sorted(path.name for path in (two_processes / "t5" / "final").iterdir())
+    tokenizer = ["tokenizer.json", "tokenizer_config.json"]
+    assert names == ["config.json", "generation_config.json", "model.safetensors", *tokenizer]
 
 
 # ---- adapters ------------------------------------------------------------------------------------
@@ -269,23 +226,18 @@ def test_the_saved_policy_is_an_ordinary_folder(two_processes):
 
 @pytest.mark.parametrize("name", cases(["lora", "dpo-lora"]))
 def test_only_adapters_are_trained_and_they_are_merged_when_saved(name, two_processes, tmp_path):
-    before, after = (
-        load_file(two_processes / f"{name}-{when}-rank1.safetensors")
-        for when in ("before", "after")
-    )
+    paths = [two_processes / f"{name}-{when}-rank1.safetensors" for when in ("before", "after")]
+    before, after = map(load_file, paths)
     in_policy = [key for key in after if key.startswith("policy.")]
     moved = {key for key in in_policy if not torch.equal(before[key], after[key])}
     assert moved and all(".lora_" in key for key in moved)
     saved = load_file(two_processes / name / "checkpoints" / f"step-{STEPS}" / "model.safetensors")
-    assert {key for key in saved if key.startswith("policy.")} == {
-        key for key in in_policy if ".lora_" in key
-    }
+    adapters = {key for key in in_policy if ".lora_" in key}
+    assert {key for key in saved if key.startswith("policy.")} == adapters
     alone = fsdp_worker.trainer(name, tmp_path, world=1)
     alone.train()
-    policies = [
-        load_file(folder / name / "final" / "model.safetensors")
-        for folder in (tmp_path, two_processes)
-    ]
+    finals = [folder / name / "final" for folder in (tmp_path, two_processes)]
+    policies = [load_file(final / "model.safetensors") for final in finals]
     start = fsdp_worker.policy(fsdp_worker.DPO_CASES.get(name) or fsdp_worker.CASES[name][0])
     assert policies[0].keys() == policies[1].keys() <= start.model.state_dict().keys()
     merged = 0.0

@@ -133,9 +133,8 @@ DEAD = 2**22 + 1  # above the highest process id of Linux
 
 
 def test_a_held_folder_is_refused_to_the_second_with_the_name_of_the_first(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        sys, "orig_argv", ["python", "-m", "stage", "train.lr=1", "logging.api_key=abc"]
-    )
+    command = ["python", "-m", "stage", "train.lr=1", "logging.api_key=abc"]
+    monkeypatch.setattr(sys, "orig_argv", command)
     with hold(tmp_path / "run"):
         for refusing in (hold(tmp_path / "run"), hold(tmp_path / ".." / tmp_path.name / "run")):
             with pytest.raises(UserError) as refused, refusing:
@@ -219,11 +218,8 @@ def test_a_disk_without_locks_is_noted_and_the_run_goes_on(tmp_path, monkeypatch
     monkeypatch.setattr(module.fcntl, "flock", flock)
     with hold(tmp_path):
         assert not list(tmp_path.iterdir())
-    assert (
-        capsys.readouterr().out
-        == f"note: {tmp_path} is on a disk without locks: make sure that no other process writes"
-        " to it\n"
-    )
+    note = f"note: {tmp_path} is on a disk without locks: make sure that no other process writes"
+    assert capsys.readouterr().out == f"{note} to it\n"
 
 
 def test_only_the_first_rank_holds(tmp_path, monkeypatch):
@@ -237,58 +233,37 @@ def no_right(path, *arguments):
     raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
 
-@pytest.mark.parametrize(
-    "how",
-    [
-        "file",
-        "file above",
-        "long",
-        "NUL",
-        "surrogate",
-        "loop",
-        "dangling",
-        "no right",
-        "full",
-        "none",
-        "blank",
-    ],
-)
+UNWRITABLE = {  # the folder below the test's own, and the reason
+    "file": ("file", "in the place of a folder|File exists"),
+    "file above": ("file/a", "Not a directory"),
+    "long": ("x" * 300, "File name too long"),
+    "NUL": ("a\0b", "not a valid folder name"),
+    "surrogate": ("\ud800", "not a valid folder name"),
+    "loop": ("loop", "symbolic link|File exists"),
+    "dangling": ("dangling", "File exists"),
+    "no right": ("no right", "Permission denied"),
+    "full": ("full", "Make room"),
+    "none": ("", "has no name"),
+    "blank": ("  ", "has no name"),
+}
+
+
+@pytest.mark.parametrize("how", UNWRITABLE)
 def test_a_folder_that_cannot_be_written_is_refused_at_once(tmp_path, monkeypatch, how):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
     (tmp_path / "file").write_text("x")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
     if how == "no right":
         monkeypatch.setattr(module.os, "open", no_right)
     if how == "full":
-        monkeypatch.setattr(
-            module.os,
-            "pwrite",
-            lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device")),
-        )
-    folder = {
-        "file above": tmp_path / "file" / "a",
-        "long": tmp_path / ("x" * 300),
-        "NUL": f"{tmp_path}/a\0b",
-        "surrogate": f"{tmp_path}/\ud800",
-        "none": "",
-        "blank": "  ",
-    }.get(how, tmp_path / how)
-    reason = {
-        "file": "in the place of a folder|File exists",
-        "file above": "Not a directory",
-        "long": "File name too long",
-        "NUL": "not a valid folder name",
-        "surrogate": "not a valid folder name",
-        "loop": "symbolic link|File exists",
-        "dangling": "File exists",
-        "no right": "Permission denied",
-        "full": "Make room",
-        "none": "has no name",
-        "blank": "has no name",
-    }[how]
+        monkeypatch.setattr(module.os, "pwrite", full)
+    name, reason = UNWRITABLE[how]
     before = sorted(tmp_path.iterdir())
     with pytest.raises(UserError, match=reason) as refused:
-        check_writable(folder)
+        check_writable(f"{tmp_path}/{name}" if name.strip() else name)
     assert str(refused.value).count("\n") == 0 and len(str(refused.value)) < 600
     assert sorted(tmp_path.iterdir()) == before
 
@@ -300,46 +275,28 @@ def test_an_output_folder_may_be_a_link(tmp_path):
         pass
     RunLog(tmp_path / "out", Config()).close()
     begin(tmp_path / "out", Config(seed=1), [])
-    assert (tmp_path / "out").is_symlink() and [
-        path.name for path in (tmp_path / "disk").iterdir()
-    ] == ["inputs.json"]
+    assert (tmp_path / "out").is_symlink()
+    assert [path.name for path in (tmp_path / "disk").iterdir()] == ["inputs.json"]
 
 
 def test_half_written_files_of_a_killed_process_are_removed(tmp_path):
     other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    removed = [f".metrics.jsonl.{DEAD}.tmp", f"samples/.step-1.jsonl.{DEAD}.tmp"]
+    removed += [f".a.{os.getpid()}.tmp", ".model-a1b2c3d_/x"]
+    removed += [".best.tmp/x", "checkpoints/.step-3.tmp/x"]
+    # other files, or those of a live process
+    kept = [f".b.{other.pid}.tmp", ".model-mine/x", ".cache.tmp/x", "mine.tmp"]
+    kept += [f"deeper/.a.{DEAD}.tmp"]
     try:
-        for name in (
-            f".metrics.jsonl.{DEAD}.tmp",
-            f"samples/.step-1.jsonl.{DEAD}.tmp",
-            f".a.{os.getpid()}.tmp",
-            ".model-a1b2c3d_/x",
-            ".best.tmp/x",
-            ".final.old/x",
-            "checkpoints/.step-3.tmp/x",
-            # other files, or those of a live process
-            f".b.{other.pid}.tmp",
-            ".model-mine/x",
-            ".cache.tmp/x",
-            "mine.tmp",
-            f"deeper/.a.{DEAD}.tmp",
-        ):
+        for name in (*removed, *kept, ".final.old/x"):
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name).write_text("half")
         with hold(tmp_path):
-            left = {
-                str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()
-            }
+            files = [path for path in tmp_path.rglob("*") if path.is_file()]
+            left = {str(path.relative_to(tmp_path)) for path in files}
     finally:
         other.communicate(b"\n")
-    assert left == {
-        ".lock",
-        f".b.{other.pid}.tmp",
-        ".model-mine/x",
-        ".cache.tmp/x",
-        "mine.tmp",
-        f"deeper/.a.{DEAD}.tmp",
-        "final/x",
-    }
+    assert left == {*kept, ".lock", "final/x"}
 
 
 class Killed(BaseException):

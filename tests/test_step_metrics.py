@@ -31,42 +31,34 @@ def scored():
         texts=("red cat", ""),
         char_ends=((3, 7, 7), (0,)),
     )
-    rewards = TokenReward(
-        {"a": torch.tensor([[0.0, 1, 0], [0, 0, 0]]), "b": torch.tensor([[0.0, 0, 2], [-4, 0, 0]])},
-        {
-            "a": [[SegmentScore(0, 7, 1.0, "ok")], []],
-            "b": [[SegmentScore(0, None, 2.0)], [SegmentScore(0, None, -4.0)]],
-        },
-        MASK,
-    )
-    return (
-        tokenizer,
-        batch,
-        rewards,
-        Advantages(torch.arange(6.0).view(2, 3), torch.tensor([[1.0, 2, 3], [5, 99, 99]])),
-    )
+    aspects = {"a": torch.tensor([[0.0, 1, 0], [0, 0, 0]])}
+    aspects["b"] = torch.tensor([[0.0, 0, 2], [-4, 0, 0]])
+    segments = {
+        "a": [[SegmentScore(0, 7, 1.0, "ok")], []],
+        "b": [[SegmentScore(0, None, 2.0)], [SegmentScore(0, None, -4.0)]],
+    }
+    returns = torch.tensor([[1.0, 2, 3], [5, 99, 99]])
+    advantages = Advantages(torch.arange(6.0).view(2, 3), returns)
+    return tokenizer, batch, TokenReward(aspects, segments, MASK), advantages
 
 
 def test_rollout_metrics_by_hand():
     _, batch, rewards, advantages = scored()
     penalized_BT = (rewards.total_BT - 0.1) * MASK
     metrics = rollout_metrics(batch, rewards, penalized_BT, advantages)
-    assert metrics == pytest.approx(
-        {
-            "reward/total": -0.5,
-            "reward/a": 0.5,
-            "reward/b": -1.0,
-            "reward/penalized": -0.7,
-            "kl": (1.5 + 1) / 2,
-            "length": 2.0,
-            "value/mean": 2.5,
-            "value/explained_variance": 1 - 0.1875 / 2.1875,
-        },
-        abs=1e-6,
-    )
-    without_critic = rollout_metrics(
-        batch, rewards, penalized_BT, Advantages(advantages.advantages_BT)
-    )
+    expected = {
+        "reward/total": -0.5,
+        "reward/a": 0.5,
+        "reward/b": -1.0,
+        "reward/penalized": -0.7,
+        "kl": (1.5 + 1) / 2,
+        "length": 2.0,
+        "value/mean": 2.5,
+        "value/explained_variance": 1 - 0.1875 / 2.1875,
+    }
+    assert metrics == pytest.approx(expected, abs=1e-6)
+    alone = Advantages(advantages.advantages_BT)
+    without_critic = rollout_metrics(batch, rewards, penalized_BT, alone)
     assert not any(name.startswith("value/") for name in without_critic)
 
 
@@ -91,11 +83,9 @@ def test_samples_show_what_training_saw():
     first, second = rows
     assert first["tokens"] == ["red", " cat", "</s>"] and second["tokens"] == ["</s>"]
     assert first["rewards"] == {"a": [0, 1, 0], "b": [0, 0, 2]} and second["rewards"]["b"] == [-4]
-    assert (
-        first["kl"] == [1, 0, 0.5]
-        and first["values"] == [1, 2, 3]
-        and first["advantages"] == [0, 1, 2]
-    )
+    assert first["kl"] == [1, 0, 0.5]
+    assert first["values"] == [1, 2, 3]
+    assert first["advantages"] == [0, 1, 2]
     assert first["segments"] == {
         "a": [{"start": 0, "end": 7, "value": 1, "label": "ok"}],
         "b": [{"start": 0, "end": None, "value": 2, "label": ""}],

@@ -19,12 +19,8 @@ def reread(row, columns=None):
 
 
 def test_trl_row():
-    assert trl_row(SOLUTION) == {
-        "id": "7",
-        "prompt": "What is 2 + 3 * 4?",
-        "completions": ["3 * 4 = 12", "2 + 12 = 15"],
-        "labels": [True, False],
-    }
+    steps = {"completions": ["3 * 4 = 12", "2 + 12 = 15"], "labels": [True, False]}
+    assert trl_row(SOLUTION) == {"id": "7", "prompt": "What is 2 + 3 * 4?", **steps}
     assert reread(trl_row(SOLUTION)) == SOLUTION
 
 
@@ -92,28 +88,15 @@ def test_a_second_beginning_of_math_shepherd_is_an_error(prompt, first):
         math_shepherd_row(feedback)
 
 
+LOST = {"labels of steps": 1, "references": 1, "other keys of rows": 1}
+
+
 @pytest.mark.parametrize(
     "name, losses",
     [
         ("trl", {"labels of steps": 1, "exact scores of steps": 2}),
-        (
-            "math_shepherd",
-            {
-                "labels of steps": 1,
-                "exact scores of steps": 2,
-                "references": 1,
-                "other keys of rows": 1,
-            },
-        ),
-        (
-            "prm800k",
-            {
-                "labels of steps": 1,
-                "exact scores of steps": 1,
-                "references": 1,
-                "other keys of rows": 1,
-            },
-        ),
+        ("math_shepherd", LOST | {"exact scores of steps": 2}),
+        ("prm800k", LOST | {"exact scores of steps": 1}),
     ],
 )
 def test_what_a_format_of_steps_cannot_hold_is_counted(name, losses):

@@ -266,9 +266,8 @@ def test_the_job_of_a_changed_stage_is_cancelled_before_its_outputs_are_removed(
     assert "long: changed since its job 100 began, which is cancelled" in text
     assert len(list(slurm.glob("*.pid"))) == 2
     record = read_json(tmp_path / "out" / "pipeline.json")["stages"]["long"]
-    assert (
-        record["complete"] and (tmp_path / "out" / "logs" / "long.log").read_text() == "changed\n"
-    )
+    assert record["complete"]
+    assert (tmp_path / "out" / "logs" / "long.log").read_text() == "changed\n"
 
 
 def test_find_knows_running_jobs_only(tmp_path, slurm):
@@ -355,9 +354,8 @@ def test_a_cluster_without_its_section():
 
 def test_a_machine_without_slurm_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(
-        UserError, match="submit.cluster=slurm: this machine has no .*srun.*login node"
-    ):
+    message = "submit.cluster=slurm: this machine has no .*srun.*login node"
+    with pytest.raises(UserError, match=message):
         SubmitLauncher(config("slurm"), tmp_path)
 
 

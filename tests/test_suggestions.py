@@ -46,31 +46,30 @@ def row(*suggestions, **values) -> dict:
 # ---- items ---------------------------------------------------------------------------------------
 
 
+WRONG = {  # the key that is named, and its wrong values
+    "type": ["Wrong", "Missing-Answer"],
+    "start": [5, True],
+    "end": [10, 4, 99],
+    "score": [1.01, float("nan"), True],
+    "source": [" "],
+    "explanation": [None],
+    "shown": [True],
+}
+
+
 @pytest.mark.parametrize(
     "suggestion, field",
     [
         (ONE, None),
         ({**ONE, "score": 1}, None),
-        ({**ONE, "type": "Wrong"}, "suggestions[0].type"),
-        ({**ONE, "type": "Missing-Answer"}, "suggestions[0].type"),
-        ({**ONE, "start": 5}, "suggestions[0].start"),
-        ({**ONE, "end": 10}, "suggestions[0].end"),
-        ({**ONE, "end": 4}, "suggestions[0].end"),
-        ({**ONE, "end": 99}, "suggestions[0].end"),
-        ({**ONE, "start": True}, "suggestions[0].start"),
-        ({**ONE, "score": 1.01}, "suggestions[0].score"),
-        ({**ONE, "score": float("nan")}, "suggestions[0].score"),
-        ({**ONE, "score": True}, "suggestions[0].score"),
-        ({**ONE, "source": " "}, "suggestions[0].source"),
-        ({**ONE, "explanation": None}, "suggestions[0].explanation"),
-        ({**ONE, "shown": True}, "suggestions[0].shown"),
-        ("Irrelevant", "suggestions[0]"),
-        ({key: ONE[key] for key in ONE if key != "score"}, "suggestions[0].score"),
+        *(({**ONE, key: value}, f".{key}") for key, values in WRONG.items() for value in values),
+        ("Irrelevant", ""),
+        ({key: ONE[key] for key in ONE if key != "score"}, ".score"),
     ],
 )
 def test_every_rule_of_a_suggestion(suggestion, field):
     fields = [name for name, _ in item_suggestion_problems(QA.schema, row(suggestion))]
-    assert fields == ([] if field is None else [field])
+    assert fields == ([] if field is None else [f"suggestions[0]{field}"])
 
 
 def test_rules_of_the_list():
@@ -91,17 +90,13 @@ def test_sentences_of_a_schema_with_sentences():
     one = {**ONE, "type": "Insult", "start": 0, "end": 18}
     assert item_suggestion_problems(TOXICITY.schema, {**values, "suggestions": [one]}) == []
     words = {**one, "start": 4, "end": 12}
-    fields = [
-        name
-        for name, _ in item_suggestion_problems(TOXICITY.schema, {**values, "suggestions": [words]})
-    ]
-    assert fields == ["suggestions[0].start", "suggestions[0].end"]
+    problems = item_suggestion_problems(TOXICITY.schema, {**values, "suggestions": [words]})
+    assert [name for name, _ in problems] == ["suggestions[0].start", "suggestions[0].end"]
 
 
 def test_a_wrong_suggestion_is_told_with_its_row_and_key(tmp_path):
-    write_json(
-        tmp_path / "items.json", [{"id": "a", **row(ONE)}, {"id": "b", **row({**ONE, "end": 9})}]
-    )
+    rows = [{"id": "a", **row(ONE)}, {"id": "b", **row({**ONE, "end": 9})}]
+    write_json(tmp_path / "items.json", rows)
     with pytest.raises(DataError) as error:
         read_items(QA, tmp_path / "items.json")
     text = str(error.value)
@@ -119,12 +114,8 @@ def test_suggestions_are_in_items_and_never_in_feedback_rows(tmp_path, task, tex
     assert {key: item_json(task, item)[key] for key in own} == own
     origin = {"index": 0, "source": "rm", "score": 0.9, "verdict": "accepted"}
     kind = own["suggestions"][0]
-    error = {
-        "error type": kind["type"],
-        "explanation": "",
-        "start": kind["start"],
-        "end": kind["end"],
-    }
+    error = {"error type": kind["type"], "explanation": ""}
+    error |= {key: kind[key] for key in ("start", "end")}
     doc = {"errors": [error], "missing-info": [], "corrected-prediction": "x"}
     plain = Item("a", {**item.row, "feedback": doc})
     decided = {**doc, "errors": [{**error, "origin": origin}], "suggestions": [], "no-error": False}
@@ -140,19 +131,10 @@ def test_suggestions_are_in_items_and_never_in_feedback_rows(tmp_path, task, tex
 
 
 def accepted(index=0, suggestion=ONE, **changes) -> dict:
-    origin = {
-        "index": index,
-        "source": suggestion["source"],
-        "score": suggestion["score"],
-        "verdict": "accepted",
-    }
-    return {
-        "error type": suggestion["type"],
-        "explanation": "",
-        "start": suggestion["start"],
-        "end": suggestion["end"],
-        "origin": origin | changes,
-    }
+    origin = {key: suggestion[key] for key in ("source", "score")}
+    origin |= {"index": index, "verdict": "accepted", **changes}
+    span = {key: suggestion[key] for key in ("start", "end")}
+    return {"error type": suggestion["type"], "explanation": "", **span, "origin": origin}
 
 
 def doc(*errors, rejected=(), **values) -> dict:
@@ -199,18 +181,13 @@ def test_every_shown_suggestion_must_be_decided():
     values = row(ONE, TWO, {**TWO, "type": "Unverifiable"})
     annotation = doc(accepted(), rejected=[2])
     assert verdicts(values, annotation) == ["accepted", None, "rejected"]
-    assert [field for field, _ in undecided_problems(values, annotation)] == [
-        "feedback.suggestions[1]"
-    ]
+    (undecided,) = undecided_problems(values, annotation)
+    assert undecided[0] == "feedback.suggestions[1]"
     assert undecided_problems(row(ONE, suggestions_shown=False), doc()) == []
-    assert decisions_record(values, annotation) == {
-        "shown": True,
-        "verdicts": ["accepted", None, "rejected"],
-    }
-    assert decisions_record(row(ONE, suggestions_shown=False), doc()) == {
-        "shown": False,
-        "verdicts": [],
-    }
+    record = {"shown": True, "verdicts": ["accepted", None, "rejected"]}
+    assert decisions_record(values, annotation) == record
+    hidden = decisions_record(row(ONE, suggestions_shown=False), doc())
+    assert hidden == {"shown": False, "verdicts": []}
     assert decisions_record({"prediction 1": TEXT}, doc()) is None
     plain = without_decisions(annotation)
     assert plain == {"errors": [{key: accepted()[key] for key in accepted() if key != "origin"}]}
@@ -247,18 +224,9 @@ def of(kind, start, end, score=0.5, source="rm", explanation="") -> Suggestion:
 
 
 def test_touching_spans_of_one_kind_and_source_are_one():
-    text = "one two three four"
-    found = [
-        of("A", 4, 7, 0.6),
-        of("A", 0, 3, 0.9, explanation="first"),
-        of("B", 8, 13),
-        of("A", 14, 18),
-    ]
-    assert merged(text, found) == [
-        of("A", 0, 7, 0.9, explanation="first"),
-        of("B", 8, 13),
-        of("A", 14, 18),
-    ]
+    text, both = "one two three four", [of("B", 8, 13), of("A", 14, 18)]
+    found = [of("A", 4, 7, 0.6), of("A", 0, 3, 0.9, explanation="first"), *both]
+    assert merged(text, found) == [of("A", 0, 7, 0.9, explanation="first"), *both]
     assert len(merged(text, [of("A", 0, 3), of("A", 4, 7, source="other")])) == 2
 
 
@@ -272,10 +240,8 @@ def test_segments_with_a_probable_error_are_suggested():
     spans = ((0, 3), (3, 7), (7, 13), (13, 18))
     labels = SegmentLabels(spans, p_SL, ("X", "Y", "O"), (True, True, True, False))
     kinds = {"X": "Insult", "Y": "Threat"}
-    assert segment_suggestions(labels, kinds, 0.5, "rm") == [
-        of("Threat", 0, 3, 0.75),
-        of("Insult", 7, 13, 0.5),
-    ]
+    expected = [of("Threat", 0, 3, 0.75), of("Insult", 7, 13, 0.5)]
+    assert segment_suggestions(labels, kinds, 0.5, "rm") == expected
 
 
 def test_the_arm_of_an_item_is_a_function_of_seed_and_id():
@@ -320,12 +286,9 @@ def run(tmp_path, monkeypatch):
 
     def call(**settings):
         write_json(tmp_path / "items.json", [{**ITEM, "id": f"q{i}"} for i in range(4)])
-        given = {
-            "task": "qa_feedback",
-            "source": str(tmp_path / "items.json"),
-            "out": str(tmp_path / "out.json"),
-        }
-        suggest(SuggestSettings(**{**given, **settings}))
+        paths = {"source": str(tmp_path / "items.json"), "out": str(tmp_path / "out.json")}
+        given = {"task": "qa_feedback", **paths, **settings}
+        suggest(SuggestSettings(**given))
         rows = read_json(tmp_path / "out.json")
         assert [one["id"] for one in rows] == [item.id for item in read_items(QA, given["out"])]
         return rows
@@ -335,9 +298,8 @@ def run(tmp_path, monkeypatch):
 
 def test_models_suggest_their_segments(run, capsys):
     rows = run(models="outputs/rel_rm", kinds={"F-ERR": "Irrelevant"}, share=0.5, seed=3)
-    assert [one["suggestions"] for one in rows] == [
-        [{**ONE, "start": 8, "end": 14, "score": 0.75, "source": "rel_rm"}]
-    ] * 4
+    expected = {**ONE, "start": 8, "end": 14, "score": 0.75, "source": "rel_rm"}
+    assert [one["suggestions"] for one in rows] == [[expected]] * 4
     arms = [is_shown(3, f"q{i}", 0.5) for i in range(4)]
     assert [one["suggestions_shown"] for one in rows] == arms
     assert f"4 items, 4 suggestions in 4 of them; {sum(arms)} of these" in capsys.readouterr().out
@@ -348,15 +310,9 @@ def test_only_items_with_suggestions_are_counted(run, tmp_path, capsys):
     span = {"aspect": "span", "label": "Irrelevant", "start": 5, "end": 11}
     marked = {"prompt": "Who sat?", "response": TEXT, "judgements": [span]}
     write_jsonl(tmp_path / "crowd.jsonl", [marked])
-    rows = module.suggest(
-        SuggestSettings(
-            task="qa_feedback",
-            source=str(tmp_path / "more.json"),
-            out=str(tmp_path / "o.json"),
-            judgements=str(tmp_path / "crowd.jsonl"),
-            share=1.0,
-        )
-    )
+    files = {"source": "more.json", "out": "o.json", "judgements": "crowd.jsonl"}
+    paths = {key: str(tmp_path / name) for key, name in files.items()}
+    rows = module.suggest(SuggestSettings(task="qa_feedback", share=1.0, **paths))
     assert [len(item.row["suggestions"]) for item in rows] == [1, 0]
     assert "2 items, 1 suggestion in 1 of them; 1 of these show" in capsys.readouterr().out
 
@@ -397,12 +353,9 @@ def test_judgements_of_the_same_response_to_another_prompt_are_not_suggested(tmp
         {"prompt": "B?", "response": "You fool!", "judgements": []},
     ]
     path = tmp_path / "crowd.jsonl"
-    settings = SuggestSettings(
-        task="detoxification",
-        source=str(tmp_path / "items.json"),
-        out=str(tmp_path / "out.json"),
-        judgements=str(path),
-    )
+    files = {"source": "items.json", "out": "out.json", "judgements": "crowd.jsonl"}
+    paths = {key: str(tmp_path / name) for key, name in files.items()}
+    settings = SuggestSettings(task="detoxification", **paths)
     for lines in (judged, judged[:1]):
         write_jsonl(path, lines)
         suggest(settings)
@@ -434,14 +387,10 @@ def test_one_source_of_suggestions(arguments):
 
 
 def test_suggestions_are_not_replaced(run, tmp_path):
-    run(models="outputs/rel_rm", kinds={"F-ERR": "Irrelevant"})
+    models = {"models": "outputs/rel_rm", "kinds": {"F-ERR": "Irrelevant"}}
+    run(**models)
     with pytest.raises(UserError, match="item q0 has suggestions already"):
-        run(
-            source=str(tmp_path / "out.json"),
-            out=str(tmp_path / "again.json"),
-            models="outputs/rel_rm",
-            kinds={"F-ERR": "Irrelevant"},
-        )
+        run(source=str(tmp_path / "out.json"), out=str(tmp_path / "again.json"), **models)
 
 
 def test_the_command_line(run, tmp_path):

@@ -82,9 +82,8 @@ def test_segment_metrics_by_hand():
 def test_pair_metrics_by_hand():
     # question 0: truths .5 .2 .2 -> two decided pairs, scores 1 > 0 right, 1 = 1 half; question 1:
     # .1 < .3, scores 5 < 4 wrong
-    got = pair_metrics(
-        Scores(1.0, 0.0, 1.0, 5.0, 4.0), PROMPTS, [""] * 5, [0.5, 0.2, 0.2, 0.1, 0.3]
-    )
+    scores, truths = Scores(1.0, 0.0, 1.0, 5.0, 4.0), [0.5, 0.2, 0.2, 0.1, 0.3]
+    got = pair_metrics(scores, PROMPTS, [""] * 5, truths)
     assert got == {"pair_accuracy": pytest.approx(1.5 / 3), "pairs": 3}
     assert pair_metrics(Scores(1.0, 2.0), [PROMPTS[0], PROMPTS[3]], ["", ""], [0.1, 0.9]) == {}
 
@@ -122,30 +121,15 @@ def test_gains_in_the_truth_do_not_depend_on_the_first_row():
         assert gains(policies, COMPARED, ["reward"]) == gains(judged, COMPARED, ["reward"])
 
 
-def test_what_rounds_to_zero_has_no_sign():
+def test_values_and_names_of_a_table():
     value = {"mean": -0.0004, "low": -0.0201, "high": -0.0001}
-    assert interval_text(value) == "0.000 [-0.020, 0.000]"
-
-
-def test_a_mean_without_an_interval():
+    assert interval_text(value) == "0.000 [-0.020, 0.000]"  # what rounds to zero has no sign
     assert interval_text({"mean": 0.25, "low": None, "high": None}) == "0.250"
-
-
-def test_a_table_without_differences_has_no_heading_for_them():
-    summary = {"data": "d", "policies": {}, "gains": {"a_vs_b": {}}}
-    summary |= {"reward_models": {}, "stages": {}}
-    assert "Paired" not in pipeline_summary.table(summary, DISPLAY)
-
-
-def test_differences_have_the_names_of_the_metrics():
-    value = {"mean": 0.1, "low": 0.0, "high": 0.2}
-    summary = {
-        "data": "d",
-        "policies": {"sft": {"oracle": {"gold": value}}},
-        "gains": {"a_vs_b": {"gold": value}},
-        "reward_models": {},
-        "stages": {},
-    }
+    empty = {"data": "d", "policies": {}, "reward_models": {}, "stages": {}}
+    # without differences, there is no heading for them
+    assert "Paired" not in pipeline_summary.table(empty | {"gains": {"a_vs_b": {}}}, DISPLAY)
+    summary = empty | {"policies": {"sft": {"oracle": {"gold": value}}}}
+    summary |= {"gains": {"a_vs_b": {"gold": value}}}
     assert pipeline_summary.table(summary, DISPLAY).count("  gold score") == 2
 
 
@@ -183,26 +167,14 @@ def outputs(tmp_path, monkeypatch):
             gold = mini_world.gold_sentences(mini_world.make_item(0, "test", i))
             for k, n in enumerate(sentences):
                 text = TOY.compose(gold[:n])
-                answers.append(
-                    {
-                        "id": prompt.id,
-                        "sample": k,
-                        "prompt": prompt.text,
-                        "response": text,
-                        "reward": float(n),
-                        "rougeLsum": 50.0,
-                        "length": len(text.split()),
-                        "kl": 0.5,
-                        **oracle_metrics(prompt, text),
-                    }
-                )
+                row = {"id": prompt.id, "sample": k, "prompt": prompt.text, "response": text}
+                row |= {"reward": float(n), "rougeLsum": 50.0, "kl": 0.5}
+                answers.append(row | {"length": len(text.split())} | oracle_metrics(prompt, text))
         write_jsonl(tmp_path / "eval" / f"{name}-test" / "rows.jsonl", answers)
     write_json(tmp_path / "sft" / "run.json", {"seed": 7})
     write_json(tmp_path / "sft" / "stages.json", {"sft": {"seconds": 60.0, "peak_mb": 512.0}})
-    write_json(
-        tmp_path / "fine_grained" / "stages.json",
-        {"fine_grained": {"seconds": 120.0, "peak_mb": 1024.0}},
-    )
+    used = {"seconds": 120.0, "peak_mb": 1024.0}
+    write_json(tmp_path / "fine_grained" / "stages.json", {"fine_grained": used})
     for folder, kind, metrics in (
         ("rel_rm", "segment", {"accuracy": 0.9, "auc": 0.95, "error_f1": 0.8}),
         ("comp_rm", "sequence", {"accuracy": 0.7}),
@@ -211,27 +183,20 @@ def outputs(tmp_path, monkeypatch):
 
     class Perfect:
         def __init__(self, folder, prefix_fn):
-            self.spec = SimpleNamespace(
-                kind="sequence" if "comp" in str(folder) else "segment", error_label="ERR"
-            )
+            kind = "sequence" if "comp" in str(folder) else "segment"
+            self.spec = SimpleNamespace(kind=kind, error_label="ERR")
 
         def score(self, prompts, texts):
-            truths = [
-                judge(p.meta["question"], p.meta["passages"], text)
-                for p, text in zip(prompts, texts)
-            ]
+            asked = [(prompt.meta["question"], prompt.meta["passages"]) for prompt in prompts]
+            truths = [judge(*about, text) for about, text in zip(asked, texts)]
             if self.spec.kind == "sequence":
                 return torch.tensor([truth.completeness for truth in truths])
-            result = [judged_scores.relevance_errors(truth) for truth in truths]
-            return [
-                SegmentLabels(
-                    tuple(f),
-                    torch.tensor([[float(x), float(not x)] for x in f.values()]),
-                    ("ERR", "O"),
-                    (True,) * len(f),
-                )
-                for f in result
-            ]
+            judged = []
+            for errors in map(judged_scores.relevance_errors, truths):
+                sure = torch.tensor([[float(x), float(not x)] for x in errors.values()])
+                known = (True,) * len(errors)
+                judged.append(SegmentLabels(tuple(errors), sure, ("ERR", "O"), known))
+            return judged
 
     monkeypatch.setattr(judged_scores, "load_reward_model", Perfect)
     return tmp_path
@@ -245,38 +210,21 @@ def test_the_whole_summary(outputs, monkeypatch):
     got = summarise(settings(outputs))
     assert read_json(outputs / "summary.json") == json.loads(json.dumps(got))
     assert set(got) == {
-        "task",
-        "split",
-        "evaluations",
-        "policies",
-        "gains",
-        "reward_models",
-        "reward_models_on",
-        "stages",
-        "versions",
-        "processor",
-        "seed",
-        "scale",
-        "data",
-        "gold_subsentences",
-        "targets",
+        *("task", "split", "evaluations", "policies", "gains", "reward_models", "stages"),
+        *("reward_models_on", "versions", "processor", "seed", "scale", "data"),
+        *("gold_subsentences", "targets"),
     }
     assert list(got["policies"]) == ["sft", "holistic", "fine_grained"]
     for policy in got["policies"].values():
         assert {"oracle", "reward", "rougeLsum", "length", "kl"} <= set(policy)
         assert set(policy["oracle"]) == {"gold", "relevance", "factuality", "completeness"}
         assert set(policy["reward"]) == {"mean", "low", "high"}
-    assert set(got["gains"]) == {
-        "fine_grained_vs_sft",
-        "holistic_vs_sft",
-        "fine_grained_vs_holistic",
-    }
+    pairs = {"fine_grained_vs_sft", "holistic_vs_sft", "fine_grained_vs_holistic"}
+    assert set(got["gains"]) == pairs
     assert got["gains"]["fine_grained_vs_sft"]["gold"]["low"] > 0
     assert got["reward_models_on"] == "truth"
-    assert (
-        got["reward_models"]["relevance"]["accuracy"] == 1.0
-        and got["reward_models"]["completeness"]["pair_accuracy"] == 1.0
-    )
+    assert got["reward_models"]["relevance"]["accuracy"] == 1.0
+    assert got["reward_models"]["completeness"]["pair_accuracy"] == 1.0
     assert got["stages"].pop("reward models against the oracle")["peak_mb"] > 0
     assert got["stages"] == {
         "sft": {"seconds": 60.0, "peak_mb": 512.0},
@@ -301,11 +249,8 @@ def test_the_table_says_what_was_reached(outputs):
     assert {target["name"]: target["reached"] for target in found["targets"]} == reached
     assert "R2 accuracy" not in reached  # there is none
     text = table(found)
-    assert (
-        "holistic vs sft" in text
-        and "R1 AUC" not in text  # no segment has an error, so there is none
-        and "60 s   512 MB" in text
-    )
+    assert "holistic vs sft" in text and "60 s   512 MB" in text
+    assert "R1 AUC" not in text  # no segment has an error, so there is none
     assert "3.0 minutes of stages, some of which may have run at the same time, on " in text
     whole = {**found, "stages": {**found["stages"], "whole": {"seconds": 120.0, "peak_mb": 9.0}}}
     assert f"2.0 minutes, on {found['processor']}" in table(whole)
@@ -331,9 +276,8 @@ def test_targets_at_their_bounds():
     together = {**tree["stages"], "whole": whole}
     assert counted(together) == [whole]
     assert minutes(together) == 10.0 and minutes(tree["stages"]) == 20.0
-    measured = {
-        what: value for what, value, _, _ in targets({**tree, "gains": {}, "stages": together})
-    }
+    found = targets({**tree, "gains": {}, "stages": together})
+    measured = {what: value for what, value, _, _ in found}
     assert measured == {"peak memory in GB": pytest.approx(5000 / 1024)}
     assert ABOVE_ZERO > 0
 
@@ -394,18 +338,11 @@ def test_the_summary_reads_what_the_stage_before_it_has_judged(outputs, monkeypa
 
 
 def test_real_rows_have_no_oracle(outputs):
-    row = {
-        "text": "question: Who?",
-        "answer": ["He did. She did."],
-        "question": "Who?",
-        "passages": [],
-    }
-    write_json(outputs / "test.json", [row] * 6)
+    row = {"text": "question: Who?", "answer": ["He did. She did."]}
+    write_json(outputs / "test.json", [row | {"question": "Who?", "passages": []}] * 6)
+    scored = {"id": "0", "sample": 0, "reward": 1.0, "length": 3}
     for name in ("sft", "baseline", "fine_grained"):
-        write_jsonl(
-            outputs / "eval" / f"{name}-test" / "rows.jsonl",
-            [{"id": "0", "sample": 0, "reward": 1.0, "length": 3}],
-        )
+        write_jsonl(outputs / "eval" / f"{name}-test" / "rows.jsonl", [scored])
     got = summarise(settings(outputs, scale="paper"))
     assert got["policies"]["sft"] == {
         "reward": {"mean": 1.0, "low": None, "high": None},
@@ -435,13 +372,9 @@ def test_without_evaluations_there_is_nothing_to_sum_up(outputs):
 def test_a_summary_of_any_task(tmp_path, capsys):
     """Every policy is compared with the first, by the headline metrics."""
     for name, values in (("ppo", [1.0, 3.0]), ("sft", [0.0, 1.0]), ("dpo", [0.0, 2.0])):
-        write_jsonl(
-            tmp_path / "eval" / f"{name}-dev" / "rows.jsonl",
-            [
-                {"id": str(i), "sample": 0, "reward": value, "solved": 0.5, "length": 20}
-                for i, value in enumerate(values)
-            ],
-        )
+        rows = [{"id": str(i), "sample": 0, "reward": value} for i, value in enumerate(values)]
+        rows = [row | {"solved": 0.5, "length": 20} for row in rows]
+        write_jsonl(tmp_path / "eval" / f"{name}-dev" / "rows.jsonl", rows)
     other = tmp_path / "eval" / "ppo-hard-dev"  # of ppo on the split `hard-dev`
     write_jsonl(other / "rows.jsonl", [{"id": "0", "sample": 0, "reward": 9.0}])
     write_text(other / "config.yaml", "split: hard-dev\n")
@@ -475,11 +408,7 @@ def test_a_summary_of_any_task(tmp_path, capsys):
     "name, text, reason",
     [
         ("sft/run.json", "[]", "(?s)sft/run.json .* must be an object, it is a list"),
-        (
-            "judge/reward_model.json",
-            '{"metrics": 3}',
-            "(?s)reward_model.json .*`metrics`: must be an object",
-        ),
+        ("judge/reward_model.json", '{"metrics": 3}', "(?s)reward_model.json .*`metrics`: must be"),
         ("sft/stages.json", '{"sft": {"seconds": 1}}', "(?s)stages.json .*`sft.peak_mb`: missing"),
     ],
 )

@@ -107,28 +107,20 @@ def test_a_folder_of_chat_templates_is_replaced(tmp_path):
     assert template.name == "tool" and template.read_text() == "['tool']"
 
 
+MIXED = "ACCELERATE_MIXED_PRECISION"
+DEEPSPEED = "enables DeepSpeed .*`accelerate launch --multi_gpu`"
+
+
 @pytest.mark.parametrize(
     "dtype, environment, message",
     [
         ("fp32", {}, None),
-        ("bf16", {"ACCELERATE_MIXED_PRECISION": "no"}, None),
-        ("bf16", {"ACCELERATE_MIXED_PRECISION": "bf16"}, None),
+        ("bf16", {MIXED: "no"}, None),
+        ("bf16", {MIXED: "bf16"}, None),
         ("fp32", {"ACCELERATE_USE_FSDP": "false", "ACCELERATE_USE_CPU": "true"}, None),
-        (
-            "fp32",
-            {"ACCELERATE_MIXED_PRECISION": "bf16"},
-            "mixed precision bf16, but model.dtype is fp32",
-        ),
-        (
-            "bf16",
-            {"ACCELERATE_MIXED_PRECISION": "fp16"},
-            "mixed precision fp16, but model.dtype is bf16",
-        ),
-        (
-            "fp32",
-            {"ACCELERATE_USE_DEEPSPEED": "true"},
-            "enables DeepSpeed .*`accelerate launch --multi_gpu`",
-        ),
+        ("fp32", {MIXED: "bf16"}, "mixed precision bf16, but model.dtype is fp32"),
+        ("bf16", {MIXED: "fp16"}, "mixed precision fp16, but model.dtype is bf16"),
+        ("fp32", {"ACCELERATE_USE_DEEPSPEED": "true"}, DEEPSPEED),
         ("fp32", {"ACCELERATE_USE_FSDP": "True"}, "enables FSDP"),
         ("fp32", {"ACCELERATE_USE_MEGATRON_LM": "true"}, "enables Megatron-LM"),
         ("fp32", {"ACCELERATE_USE_PARALLELISM_CONFIG": "true"}, "enables a parallelism config"),

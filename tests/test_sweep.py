@@ -177,15 +177,14 @@ def test_a_sweep(config, tmp_path, capsys):
     )
     assert "2 seeds, best (highest) reward on dev in training." in text
     summary = read_json(out / "summary.json")
-    assert summary["best"] == "lr=0.3" and summary["runs"]["lr=0.1"]["settings"] == {
-        "train.lr": "0.1"
-    }
+    assert summary["best"] == "lr=0.3"
+    assert summary["runs"]["lr=0.1"]["settings"] == {"train.lr": "0.1"}
     html = (out / "index.html").read_text(encoding="utf-8")
     assert "Marker: mean over the seeds" in html
     assert "<dt>task</dt><dd>numbers</dd>" in html and "<dt>command</dt><dd>python " in html
-    assert (
-        html.count("<svg") == 2 and "Sweep of train.lr · numbers" in html and "<script" not in html
-    )
+    assert html.count("<svg") == 2
+    assert "Sweep of train.lr · numbers" in html
+    assert "<script" not in html
     assert re.search(r'class="sure">0.800', html) and not re.search(r'class="sure">0.600', html)
 
 

@@ -60,33 +60,19 @@ def test_new_words(before, after, new):
 ERRORS = (error_span("Irrelevant", 7, 14), error_span("Unverifiable", 0, 5))
 
 
-def row(
-    corrected="A cat. It sat.",
-    prediction="A dog. It sat.",
-    errors=ERRORS,
-    preference=(1, 2, 0, 0, 1, 0),
-):
+def row(corrected="A cat. It sat.", errors=ERRORS, preference=(1, 2, 0, 0, 1, 0)):
     passages = [["Cat", "A cat sat.", "It was red."]]
-    return FeedbackRow.make(
-        "Who sat?",
-        passages,
-        "A cat.",
-        [prediction, "b", "c", "d"],
-        errors,
-        [],
-        corrected,
-        preference,
-    )
+    predictions = ["A dog. It sat.", "b", "c", "d"]
+    judged = (errors, [], corrected, preference)
+    return FeedbackRow.make("Who sat?", passages, "A cat.", predictions, *judged)
 
 
-PROMPT = Prompt(
-    "3",
-    "question: Who sat?",
-    meta={
-        "question": "Who sat?",
-        "passages": [{"wikipage": "Cat", "content": "A cat sat. It was red."}],
-    },
-)
+def prompt_about(id, text, name, content):
+    passages = [{"wikipage": name, "content": content}]
+    return Prompt(id, text, meta={"question": "Who sat?", "passages": passages})
+
+
+PROMPT = prompt_about("3", "question: Who sat?", "Cat", "A cat sat. It was red.")
 
 
 def test_pairs_of_a_row():
@@ -96,9 +82,8 @@ def test_pairs_of_a_row():
     assert (better.text, words(better.text, better.marked)) == ("A cat. It sat.", ["cat"])
     assert (worse.text, worse.marked) == ("A dog. It sat.", ((0, 5), (7, 14)))
     (result,) = make_comparisons([row()], [PROMPT], "preference", "f.json")
-    assert [a.text for a in result.answers] == ["A dog. It sat.", "b", "c", "d"] and not any(
-        a.marked for a in result.answers
-    )
+    assert [a.text for a in result.answers] == ["A dog. It sat.", "b", "c", "d"]
+    assert not any(a.marked for a in result.answers)
     assert result.pairs == ((0, 1), (2, 0), (1, 3))
 
 
@@ -113,29 +98,22 @@ def test_rows_without_a_pair_are_left_out():
         ),
     ):
         make_comparisons(rows[::2], [PROMPT], "corrected", "f.json")
-    with pytest.raises(
-        UserError,
-        match="1 rows, and all comparisons between predictions are ties. .* data.pairs=corrected",
-    ):
+    message = "1 rows, and all comparisons between predictions are ties. .* data.pairs=corrected"
+    with pytest.raises(UserError, match=message):
         make_comparisons([row(preference=[0] * 6)], [PROMPT], "preference", "f.json")
 
 
 def test_corrected_examples_keep_right_answers():
     rows = [row(corrected=""), row(), row(corrected="A dog. It sat.")]
     result = corrected_examples(rows, [PROMPT], "f.json")
-    assert [r["answer"] for r in result] == [["A cat. It sat."], ["A dog. It sat."]] and {
-        r["text"] for r in result
-    } == {PROMPT.text}
+    assert [r["answer"] for r in result] == [["A cat. It sat."], ["A dog. It sat."]]
+    assert {r["text"] for r in result} == {PROMPT.text}
     with pytest.raises(UserError, match="no corrected answer in any of its 1 rows"):
         corrected_examples(rows[:1], [PROMPT], "f.json")
 
 
 def test_the_prompt_is_found_by_question_and_passages():
-    other = Prompt(
-        "4",
-        "x",
-        meta={"question": "Who sat?", "passages": [{"wikipage": "Dog", "content": "A dog sat."}]},
-    )
+    other = prompt_about("4", "x", "Dog", "A dog sat.")
     assert prompts_of([row()], [other, PROMPT], "f.json") == [PROMPT]
     with pytest.raises(
         UserError,
@@ -152,13 +130,10 @@ def test_published_rows(qa_feedback):
 
     Marks refer to their text.
     """
-    rows, prompts = (
-        read_feedback(qa_feedback / "train_feedback.json"),
-        load_examples(qa_feedback / "train.json"),
-    )
-    assert [p.meta["question"] for p in prompts_of(rows, prompts, "f")] == [
-        r.question for r in rows
-    ]
+    rows = read_feedback(qa_feedback / "train_feedback.json")
+    prompts = load_examples(qa_feedback / "train.json")
+    questions = [p.meta["question"] for p in prompts_of(rows, prompts, "f")]
+    assert questions == [r.question for r in rows]
     result = make_comparisons(rows, prompts, "corrected", "f")
     changed = [row for row in rows if row.corrected.strip() not in ("", row.predictions[0].strip())]
     assert len(rows) * 0.6 < len(result) == len(changed) < len(rows)
@@ -167,9 +142,9 @@ def test_published_rows(qa_feedback):
             assert all(0 <= start < end <= len(answer.text) for start, end in answer.marked)
     assert len(make_comparisons(rows, prompts, "preference", "f")) > len(rows) * 0.9
     filled = [row.corrected.strip() for row in rows if row.corrected.strip()]
-    assert [r["answer"] for r in corrected_examples(rows, prompts, "f")] == [
-        [text] for text in filled
-    ] and len(filled) < len(rows)
+    answers = [r["answer"] for r in corrected_examples(rows, prompts, "f")]
+    assert answers == [[text] for text in filled]
+    assert len(filled) < len(rows)
 
 
 # ---- the entry points ----------------------------------------------------------------------------
@@ -183,35 +158,18 @@ def world(tmp_path, monkeypatch):
         write_json(tmp_path / f"{split}.json", questions)
         rows = []
         for i, q in enumerate(questions):
-            four = [
-                q["answer"][0],
-                questions[i - 1]["answer"][0],
-                q["answer"][0].split(". ")[0] + ".",
-                "No answer.",
-            ]
-            rows.append(
-                annotate(
-                    random.Random(i),
-                    q["question"],
-                    q["passages"],
-                    q["answer"][0],
-                    four[i:] + four[:i],
-                    Habits(noise=0.0),
-                )
-            )
+            gold = q["answer"][0]
+            four = [gold, questions[i - 1]["answer"][0], gold.split(". ")[0] + ".", "No answer."]
+            asked = (q["question"], q["passages"], gold, four[i:] + four[:i])
+            rows.append(annotate(random.Random(i), *asked, Habits(noise=0.0)))
         write_feedback(tmp_path / f"{split}_feedback.json", rows)
     monkeypatch.setenv("OUTPUT_DIR", str(tmp_path))
     monkeypatch.setenv("DATA_DIR", str(tmp_path))
     return tmp_path
 
 
-SMALL = [
-    "model.max_generated_len=40",
-    "model.max_input_len=64",
-    "train.batch_size=2",
-    "train.micro_batch_size=2",
-    "train.epochs=2",
-]
+SMALL = ["model.max_generated_len=40", "model.max_input_len=64", "train.batch_size=2"]
+SMALL += ["train.micro_batch_size=2", "train.epochs=2"]
 YML = {"corrected": "mini_fine_grained_dpo_config.yml", "preference": "mini_dpo_config.yml"}
 
 
@@ -224,16 +182,13 @@ YML = {"corrected": "mini_fine_grained_dpo_config.yml", "preference": "mini_dpo_
 )
 def test_the_entry_point_trains(kind, pairs, world, capsys):
     tiny.POLICIES[kind]("bpe").save(world / "sft")
-    dpo.main(
-        ["tasks.qa_feedback", str(TRAINING / YML[pairs]), *SMALL, f"logging.save_dir={world}/dpo"]
-    )
+    config = str(TRAINING / YML[pairs])
+    dpo.main(["tasks.qa_feedback", config, *SMALL, f"logging.save_dir={world}/dpo"])
     rows = metrics(world / "dpo")
     losses = [r["loss/total"] for r in rows if "loss/total" in r]
-    assert (
-        len(losses) in (2, 4)
-        and losses[0] == pytest.approx(0.6931, abs=1e-3)
-        and losses[-1] < losses[0]
-    )
+    assert len(losses) in (2, 4)
+    assert losses[0] == pytest.approx(0.6931, abs=1e-3)
+    assert losses[-1] < losses[0]
     (last,) = [r for r in rows if "eval/rougeLsum" in r and r["step"] > 0]
     assert {"eval/kl", "eval/length", "eval/oracle/gold"} <= last.keys()
     assert type(load_policy(world / "dpo" / "best")) is type(tiny.policy(kind))
@@ -242,12 +197,8 @@ def test_the_entry_point_trains(kind, pairs, world, capsys):
     assert "prompts" in capsys.readouterr().out
 
 
-ROWS_OF_THE_LIBRARY = [
-    "data.pairs=comparisons",
-    "data.train_file=null",
-    "model.max_generated_len=40",
-    "train.epochs=1",
-]
+ROWS_OF_THE_LIBRARY = ["data.pairs=comparisons", "data.train_file=null"]
+ROWS_OF_THE_LIBRARY += ["model.max_generated_len=40", "train.epochs=1"]
 
 
 def library_rows(world, **changes):
@@ -255,10 +206,8 @@ def library_rows(world, **changes):
     out = world / "rows.jsonl"
     columns = "{prompt: question, responses: [prediction 1, prediction 2, prediction 3,"
     columns += " prediction 4], preferences: preference}"
-    data.main(
-        ["convert", f"{world}/train_feedback.json", str(out), "format=comparisons"]
-        + [f"columns={columns}"]
-    )
+    files = [f"{world}/train_feedback.json", str(out)]
+    data.main(["convert", *files, "format=comparisons", f"columns={columns}"])
     rows = [row | changes for row in read_jsonl(out)]
     write_jsonl(out, rows)
     return out
@@ -289,31 +238,34 @@ def test_rows_without_a_decision_are_refused(world):
         load_comparisons(config, {}, no_prompts)
 
 
+@pytest.fixture
+def no_model(monkeypatch):
+    """Nothing may be loaded."""
+
+    def load(*_, **__):
+        pytest.fail("a model was loaded")
+
+    monkeypatch.setattr(train_dpo, "trained_policy", load)
+
+
+FINE_GRAINED = ["tasks.qa_feedback", str(TRAINING / "mini_fine_grained_dpo_config.yml")]
+
+
 @pytest.mark.parametrize("argument, message", refusals("dpo"))
-def test_refused_before_anything_is_loaded(argument, message, world, monkeypatch):
-    monkeypatch.setattr(
-        train_dpo, "trained_policy", lambda *_, **__: pytest.fail("a model was loaded")
-    )
+def test_refused_before_anything_is_loaded(argument, message, world, no_model):
     with pytest.raises(UserError, match=message):
-        dpo.main(
-            ["tasks.qa_feedback", str(TRAINING / "mini_fine_grained_dpo_config.yml"), argument]
-        )
+        dpo.main([*FINE_GRAINED, argument])
     assert not (world / "fine_grained_dpo").exists()
 
 
-def test_dpo_without_pairs_is_refused_before_anything_is_loaded(world, monkeypatch):
-    monkeypatch.setattr(
-        train_dpo, "trained_policy", lambda *_, **__: pytest.fail("a model was loaded")
-    )
+def test_dpo_without_pairs_is_refused_before_anything_is_loaded(world, no_model):
     raw = [r.raw for r in read_feedback(world / "train_feedback.json")]
     for r in raw:
         r["feedback"].update({"errors": [], "missing-info": [], "corrected-prediction": ""})
     write_json(world / "train_feedback.json", raw)
-    with pytest.raises(
-        UserError,
-        match="has no pairs to learn from: it has 4 rows, and no row has a corrected answer",
-    ):
-        dpo.main(["tasks.qa_feedback", str(TRAINING / "mini_fine_grained_dpo_config.yml")])
+    message = "has no pairs to learn from: it has 4 rows, and no row has a corrected answer"
+    with pytest.raises(UserError, match=message):
+        dpo.main(FINE_GRAINED)
     assert not (world / "fine_grained_dpo").exists()
 
 
@@ -331,15 +283,8 @@ def test_shipped_files_are_read(yml, pairs, scale, monkeypatch):
 
 def test_corrected_answers_become_examples(world, monkeypatch, capsys):
     out = world / "train_corrected.json"
-    monkeypatch.setattr(
-        "sys.argv",
-        [
-            "x",
-            f"feedback={world}/train_feedback.json",
-            f"questions={world}/train.json",
-            f"out={out}",
-        ],
-    )
+    files = [f"feedback={world}/train_feedback.json", f"questions={world}/train.json"]
+    monkeypatch.setattr("sys.argv", ["x", *files, f"out={out}"])
     corrected_program.main()
     result = read_json(out)
     rows = read_feedback(world / "train_feedback.json")
@@ -356,11 +301,9 @@ def test_corrected_sft_goes_on_from_sft(yml, monkeypatch):
     monkeypatch.setenv("OUTPUT_DIR", "o")
     monkeypatch.setenv("DATA_DIR", "d")
     loaded = load_config(SFTConfig, TRAINING / f"{yml}.yml")
-    assert (
-        loaded.model.ckpt == "o/sft"
-        and loaded.data.train_file == "d/train_corrected.json"
-        and loaded.logging.save_dir == "o/corrected_sft"
-    )
+    assert loaded.model.ckpt == "o/sft"
+    assert loaded.data.train_file == "d/train_corrected.json"
+    assert loaded.logging.save_dir == "o/corrected_sft"
 
 
 @pytest.mark.parametrize("kind", with_slow(["t5", "gpt2"], lambda kind: kind == "gpt2"))
@@ -402,7 +345,6 @@ def test_adapters_are_trained_through_the_entry_point(kind, world, monkeypatch):
 
 
 def test_dropout_of_adapters_needs_dropout(world):
-    with pytest.raises(
-        UserError, match="lora.dropout is 0.1, but train.dropout is false.*train.dropout=true"
-    ):
+    message = "lora.dropout is 0.1, but train.dropout is false.*train.dropout=true"
+    with pytest.raises(UserError, match=message):
         load_config(DPOConfig, TRAINING / "mini_dpo_config.yml", ["model.lora.dropout=0.1"])

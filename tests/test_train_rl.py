@@ -35,6 +35,22 @@ SHIPPED = [
 ]
 
 
+WITH_CRITIC = ("ppo", "a2c", "trpo", "nlpo")
+ONE_EPOCH = ("a2c", "reinforce", "rloo", "gpg")
+
+
+def train(tmp_path, monkeypatch, policy, *changes):
+    """Run the entry point on four prompts. Returns the folder of the run."""
+    for split in ("train", "dev"):
+        write_json(tmp_path / f"{split}.json", [mini_world.make_row(0, split, i) for i in range(4)])
+    policy.save(tmp_path / "sft")
+    monkeypatch.setenv("OUTPUT_DIR", str(tmp_path))
+    monkeypatch.setenv("DATA_DIR", str(tmp_path))
+    changes = ["model.max_input_len=64", f"logging.save_dir={tmp_path}/out", *changes]
+    rl.main(["tasks.qa_feedback", str(TRAINING / "mini_oracle_config.yml"), *changes])
+    return tmp_path / "out"
+
+
 @pytest.mark.parametrize("yml", SHIPPED)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_one_word_changes_the_algorithm_of_every_shipped_file(name, yml, monkeypatch):
@@ -60,78 +76,42 @@ def is_trained_in_slow_tests(name: str, kind: str) -> bool:
 )
 def test_the_entry_point_trains(name, kind, tmp_path, monkeypatch, capsys):
     kind, _, adapters = kind.partition(" with ")
-    for split in ("train", "dev"):
-        write_json(tmp_path / f"{split}.json", [mini_world.make_row(0, split, i) for i in range(4)])
-    tiny.policy(kind).save(tmp_path / "sft")
-    monkeypatch.setenv("OUTPUT_DIR", str(tmp_path))
-    monkeypatch.setenv("DATA_DIR", str(tmp_path))
-    critic = (
-        [] if name in ("ppo", "a2c", "trpo", "nlpo") else ["model.value_model.ckpt=no/such/model"]
-    )
-    rl.main(
-        [
-            "tasks.qa_feedback",
-            str(TRAINING / "mini_oracle_config.yml"),
-            f"algorithm.name={name}",
-            "model.max_generated_len=6",
-            "model.max_input_len=64",
-            "env.train_num_samples_per_input=2",
-            "train.sampling_batch_size_per_card=2",
-            "train.micro_batch_size=4",
-            "train.total_episodes=8",
-            f"logging.save_dir={tmp_path}/out",
-            *critic,
-            *(["model.lora.r=2"] if adapters else []),
-        ]
-    )
-    rows = metrics(tmp_path / "out")
-    assert len([row for row in rows if "kl" in row]) == 2 and any(
-        "eval/reward" in row for row in rows
-    )
-    assert type(load_policy(tmp_path / "out" / "best")) is type(tiny.policy(kind))
-    notes = [
-        line for line in capsys.readouterr().out.splitlines() if line.startswith("note: " + name)
-    ]
-    keys = (
-        []
-        if name in ("ppo", "a2c", "trpo", "nlpo")
-        else ["model.value_model.ckpt", "train.value_lr"]
-    )
-    keys += ["train.n_ppo_epoch_per_rollout"] if name in ("a2c", "reinforce", "rloo", "gpg") else []
+    critic = [] if name in WITH_CRITIC else ["model.value_model.ckpt=no/such/model"]
+    lengths = ["model.max_generated_len=6", "env.train_num_samples_per_input=2"]
+    batches = ["train.sampling_batch_size_per_card=2", "train.micro_batch_size=4"]
+    changes = [f"algorithm.name={name}", *lengths, *batches, "train.total_episodes=8", *critic]
+    changes += ["model.lora.r=2"] if adapters else []
+    folder = train(tmp_path, monkeypatch, tiny.policy(kind), *changes)
+    rows = metrics(folder)
+    assert len([row for row in rows if "kl" in row]) == 2
+    assert any("eval/reward" in row for row in rows)
+    assert type(load_policy(folder / "best")) is type(tiny.policy(kind))
+    printed = capsys.readouterr().out.splitlines()
+    notes = [line for line in printed if line.startswith("note: " + name)]
+    keys = [] if name in WITH_CRITIC else ["model.value_model.ckpt", "train.value_lr"]
+    keys += ["train.n_ppo_epoch_per_rollout"] if name in ONE_EPOCH else []
     assert notes == ([f"note: {name} does not read {', '.join(sorted(keys))}"] if keys else [])
 
 
-def bandit(tmp_path, monkeypatch, policy, *overrides):
-    """Run the entry point on four prompts with a reward for each `cat`.
+BANDIT = [
+    "model.max_generated_len=8",
+    "model.train_generation_kwargs.temperature=1.0",
+    "model.train_generation_kwargs.top_k=0",
+    "train.sampling_batch_size_per_card=8",
+    "train.total_episodes=960",
+    "train.lr=1e-2",
+    "train.value_lr=3e-3",
+    "train.kl_threshold=1e6",
+    "algorithm.kl_coef=0",
+    "evaluation.examples=2",
+]
 
-    Returns the metrics of its steps and its folder.
-    """
-    for split in ("train", "dev"):
-        write_json(tmp_path / f"{split}.json", [mini_world.make_row(0, split, i) for i in range(4)])
-    policy.save(tmp_path / "sft")
-    monkeypatch.setenv("OUTPUT_DIR", str(tmp_path))
-    monkeypatch.setenv("DATA_DIR", str(tmp_path))
+
+def bandit(tmp_path, monkeypatch, policy, *overrides):
+    """Train with a reward for each `cat`. Returns the metrics of the steps and the folder."""
     monkeypatch.setattr(train_rl, "build_reward", lambda *_: CombinedReward({"gold": CountWord()}))
-    rl.main(
-        [
-            "tasks.qa_feedback",
-            str(TRAINING / "mini_oracle_config.yml"),
-            "model.max_generated_len=8",
-            "model.max_input_len=64",
-            "model.train_generation_kwargs.temperature=1.0",
-            "model.train_generation_kwargs.top_k=0",
-            "train.sampling_batch_size_per_card=8",
-            "train.total_episodes=960",
-            "train.lr=1e-2",
-            "train.value_lr=3e-3",
-            "train.kl_threshold=1e6",
-            "algorithm.kl_coef=0",
-            "evaluation.examples=2",
-            f"logging.save_dir={tmp_path}/out",
-            *overrides,
-        ]
-    )
-    return [row for row in metrics(tmp_path / "out") if "kl" in row], tmp_path / "out"
+    folder = train(tmp_path, monkeypatch, policy, *BANDIT, *overrides)
+    return [row for row in metrics(folder) if "kl" in row], folder
 
 
 SHARED_HEAD = ("model.value_model.policy_value_sharing=true", "model.value_model.ckpt=null")
@@ -181,9 +161,8 @@ def test_mistakes_are_refused_before_anything_is_loaded(tmp_path, monkeypatch):
             bandit(tmp_path / "a", patched, tiny.t5(), "model.chat_template=true")
         with pytest.raises(UserError, match="input_padding_side"):
             bandit(tmp_path / "a", patched, tiny.gpt2(), "model.input_padding_side=right")
-    with pytest.raises(
-        UserError, match="lora.dropout is 0.1, but train.dropout is false.*train.dropout=true"
-    ):
+    message = "lora.dropout is 0.1, but train.dropout is false.*train.dropout=true"
+    with pytest.raises(UserError, match=message):
         bandit(tmp_path / "a", monkeypatch, tiny.t5(), "model.lora.dropout=0.1")
     with pytest.raises(UserError, match="lora.*r"):
         bandit(tmp_path / "a", monkeypatch, tiny.t5(), "model.lora.r=0")

@@ -39,6 +39,16 @@ def one_rollout(made):
     )
 
 
+def gradients(made) -> dict[str, torch.Tensor]:
+    named = made.actor_critic.named_parameters()
+    return {name: p.grad.clone() for name, p in named if p.grad is not None}
+
+
+def printed(capsys) -> str:
+    written = capsys.readouterr()
+    return written.out + written.err
+
+
 def test_it_learns(tmp_path):
     """A policy that is rewarded at the end for each word `cat` writes it more often.
 
@@ -66,16 +76,12 @@ def test_a_run_says_what_it_continues_and_where_its_policies_are(tmp_path, capsy
     cfg = config(tmp_path, train__total_episodes=18, train__save_every_steps=1)
     per_step = trainer(cfg).episodes_per_step
     assert 18 % per_step, "the last step has more episodes than asked for"
-    printed = capsys.readouterr()
     rounded = -(-18 // per_step) * per_step
-    note = f"the run has {rounded} instead of train.total_episodes=18"
-    assert note in printed.out + printed.err
-
+    assert f"the run has {rounded} instead of train.total_episodes=18" in printed(capsys)
     trainer(cfg).train(until=1)
-    assert "continuing" not in capsys.readouterr().out
+    assert "continuing" not in printed(capsys)
     trainer(cfg).train()
-    printed = capsys.readouterr()
-    text = printed.out + printed.err
+    text = printed(capsys)
     assert f"{tmp_path}: continuing after step 0; 1 of {rounded // per_step} steps are done" in text
     # as run.json and metrics.jsonl count
     assert read_json(tmp_path / "run.json")["resumed_at"] == [0]
@@ -115,13 +121,9 @@ def test_dropout_has_one_mode_unless_told_otherwise(in_rollouts, same_mode, tmp_
     rollout, advantages = one_rollout(run)
     run.update(rollout, advantages)
     assert modes[0] == same_mode and all(modes[1:]) and not run.reference.training
-    batch = (
-        rollout.prompt_ids_BP,
-        rollout.prompt_mask_BP,
-        rollout.response_ids_BT,
-        rollout.response_mask_BT,
-    )
+    names = ("prompt_ids_BP", "prompt_mask_BP", "response_ids_BT", "response_mask_BT")
     run = trainer(cfg, dropout=0.3)
+    batch = [getattr(rollout, name) for name in names]
     without_dropout = run.actor_critic.eval()(*batch).logprobs_BT
     assert torch.allclose(without_dropout, rollout.logprobs_BT, atol=1e-5) != same_mode
 
@@ -142,13 +144,7 @@ def test_micro_batches_do_not_change_the_update(kind, tmp_path):
         rollout, advantages = one_rollout(run)
         assert len(set(rollout.response_mask_BT.sum(1).tolist())) > 3
         norms.append(run._optimizer_step(rollout, advantages, torch.arange(16))["grad_norm"])
-        results.append(
-            {
-                name: p.grad.clone()
-                for name, p in run.actor_critic.named_parameters()
-                if p.grad is not None
-            }
-        )
+        results.append(gradients(run))
     for other, norm in zip(results[1:], norms[1:]):
         assert norm == pytest.approx(norms[0], rel=1e-5)
         assert other.keys() == results[0].keys()
@@ -182,16 +178,10 @@ def test_published_update(tmp_path):
         # as published: a micro-batch's mean, times its length
         weight = old.response_mask_BT.sum(1).float().mean() / mean_length
         (masked_mean(loss_BT, old.response_mask_BT) * weight).backward()
-    expected = {
-        name: p.grad.clone()
-        for name, p in run.actor_critic.named_parameters()
-        if p.grad is not None
-    }
+    expected = gradients(run)
     run._optimizer_step(rollout, advantages, torch.arange(8))
-    parameters = dict(run.actor_critic.named_parameters())
-    assert_equal_up_to_rounding(
-        [parameters[name].grad for name in expected], list(expected.values())
-    )
+    actual = gradients(run)
+    assert_equal_up_to_rounding([actual[name] for name in expected], list(expected.values()))
 
 
 def test_batches_cover_the_data_pass_after_pass(tmp_path):
@@ -200,10 +190,8 @@ def test_batches_cover_the_data_pass_after_pass(tmp_path):
     # 28 places: four passes
     order = [prompt.id for step in range(7) for prompt in run.batch(step)]
     passes = [order[i : i + 7] for i in range(0, 28, 7)]
-    assert (
-        all(sorted(p) == [str(i) for i in range(7)] for p in passes)
-        and len({tuple(p) for p in passes}) == 4
-    )
+    assert all(sorted(p) == [str(i) for i in range(7)] for p in passes)
+    assert len({tuple(p) for p in passes}) == 4
     assert [p.id for p in run.batch(3)] == order[12:16]
     other = trainer(
         config(tmp_path, train__sampling_batch_size_per_card=4, train__seed=1), prompts=prompts
@@ -215,9 +203,8 @@ def test_minibatches_partition_the_rows(tmp_path):
     run = trainer(config(tmp_path, train__n_minibatches=4))
     first, second = (run.minibatches(8, epoch) for epoch in (0, 1))
     for parts in (first, second):
-        assert [len(p) for p in parts] == [2] * 4 and sorted(torch.cat(parts).tolist()) == list(
-            range(8)
-        )
+        assert [len(p) for p in parts] == [2] * 4
+        assert sorted(torch.cat(parts).tolist()) == list(range(8))
         # the two samples of a prompt stay together
         assert all(rows[1] == rows[0] + 1 and rows[0] % 2 == 0 for rows in parts)
     assert torch.cat(first).tolist() != torch.cat(second).tolist()
@@ -261,9 +248,8 @@ def test_the_critic_can_learn_alone_first(tmp_path):
     before = weights(run)
     run.train(until=3)
     same = {name: torch.equal(tensor, before[name]) for name, tensor in weights(run).items()}
-    assert all(same[name] for name in same if name.startswith("policy.")) and not all(
-        same[name] for name in same if name.startswith("value.")
-    )
+    assert all(same[name] for name in same if name.startswith("policy."))
+    assert not all(same[name] for name in same if name.startswith("value."))
     run.train(until=4)
     assert not all(
         torch.equal(tensor, before[name])
@@ -285,9 +271,8 @@ def test_it_stops_when_the_kl_has_been_too_high_too_often(tmp_path, capsys):
     run.train()
     kls = [row["kl"] for row in metrics(tmp_path) if "kl" in row]
     assert sum(kl > 0.01 for kl in kls) == 3 and kls[-1] > 0.01 and len(kls) < 50 == run.total_steps
-    assert (tmp_path / "final" / "config.json").exists() and (
-        tmp_path / "checkpoints" / f"step-{len(kls)}"
-    ).exists()
+    assert (tmp_path / "final" / "config.json").exists()
+    assert (tmp_path / "checkpoints" / f"step-{len(kls)}").exists()
     again = trainer(cfg)
     again.train()  # a stopped run stays stopped
     assert again.step == len(kls) and again.stopped
@@ -295,23 +280,13 @@ def test_it_stops_when_the_kl_has_been_too_high_too_often(tmp_path, capsys):
 
 def test_a_policy_too_far_from_the_reference_is_not_the_best(tmp_path, capsys):
     cfg = config(tmp_path, train__kl_threshold=5.0, evaluation__every_steps=2)
-    dev = iter(
-        [
-            {"reward": 0.0, "kl": 0.0},
-            {"reward": 1.0, "kl": 5.0},
-            {"reward": 2.0, "kl": 5.1},
-            *[{"reward": 3.0, "kl": 9.0}] * 9,
-        ]
-    )
-    run = trainer(cfg, evaluate=lambda policy: next(dev))
+    dev = iter([(0.0, 0.0), (1.0, 5.0), (2.0, 5.1), *[(3.0, 9.0)] * 9])
+    run = trainer(cfg, evaluate=lambda policy: dict(zip(("reward", "kl"), next(dev))))
     run.train()
     assert run.best == {"step": 2, "metric": "reward", "value": 1.0}
-    written = capsys.readouterr()
-    said = written.out + written.err
-    assert (
-        said.count("(best so far)") == 2
-        and "(kl 5.1 exceeds train.kl_threshold: not saved as best)" in said
-    )
+    said = printed(capsys)
+    assert said.count("(best so far)") == 2
+    assert "(kl 5.1 exceeds train.kl_threshold: not saved as best)" in said
 
 
 @pytest.mark.parametrize("last, is_noted", [(1.0, True), (1.5, False)])
@@ -320,9 +295,8 @@ def test_a_note_if_no_policy_is_better_than_the_initial_one(tmp_path, capsys, la
     cfg = config(tmp_path, evaluation__every_steps=2, train__total_episodes=56)
     run = trainer(cfg, evaluate=lambda policy: {"reward": next(dev), "kl": 0.0})
     run.train()
-    written = capsys.readouterr()
     note = "no policy had a higher dev reward than the initial one, so best/ holds"
-    assert (note in written.out + written.err) == is_noted
+    assert (note in printed(capsys)) == is_noted
     assert run.best is not None and run.best["step"] == (0 if is_noted else 7)
 
 
@@ -331,38 +305,30 @@ def test_a_metric_that_never_changes_is_named(tmp_path, capsys):
     trainer(cfg, evaluate=lambda policy: {"reward": 0.0, "kl": 0.0}).train(until=4)
     run = trainer(cfg, evaluate=lambda policy: {"reward": 0.0, "kl": 0.0})
     run.train()
-    written = capsys.readouterr()
-    said = written.out + written.err
+    said = printed(capsys)
     assert "dev reward is 0 at all 5 evaluations" in said and "the first policy (step 0)" in said
     assert "no policy had a higher" not in said
     assert len(run.dev_values) == 5
 
 
-def test_an_adaptive_coefficient_is_used_and_logged(tmp_path):
-    adaptive = {"target": 0.5, "horizon": 20}
-    run = trainer(config(tmp_path, algorithm__adaptive_kl=adaptive, algorithm__kl_coef=0.2))
-    run.train()
+@pytest.mark.parametrize("alone", [0, 3])
+def test_an_adaptive_coefficient_is_used_and_logged(alone, tmp_path):
+    """It waits until the policy learns."""
+    changes = {
+        "algorithm__adaptive_kl": {"target": 0.5, "horizon": 20},
+        "algorithm__kl_coef": 0.2,
+        "train__n_critic_warmup_steps": alone,
+    }
+    trainer(config(tmp_path, **changes), own_value=True).train()
     rows = metrics(tmp_path)
     expected = 0.2
     for row in rows:
         assert row["kl_coef"] == pytest.approx(expected)
-        assert row["reward/penalized"] == pytest.approx(
-            row["reward/total"] - row["kl_coef"] * row["kl"], abs=1e-4
-        )
-        expected *= 1 + min(max((row["kl"] - 0.5) / 0.5, -0.2), 0.2) * 8 / 20
+        penalized = row["reward/total"] - row["kl_coef"] * row["kl"]
+        assert row["reward/penalized"] == pytest.approx(penalized, abs=1e-4)
+        if row["step"] >= alone:
+            expected *= 1 + min(max((row["kl"] - 0.5) / 0.5, -0.2), 0.2) * 8 / 20
     assert len({row["kl_coef"] for row in rows}) > 3
-
-
-def test_an_adaptive_coefficient_waits_until_the_policy_learns(tmp_path):
-    changes = {
-        "algorithm__adaptive_kl": {"target": 0.5, "horizon": 20},
-        "algorithm__kl_coef": 0.2,
-        "train__n_critic_warmup_steps": 3,
-    }
-    trainer(config(tmp_path, **changes), own_value=True).train(until=5)
-    coefs = [row["kl_coef"] for row in metrics(tmp_path)]
-    assert coefs[:4] == [0.2] * 4
-    assert coefs[4] == pytest.approx(0.2 * (1 - 0.2 * 8 / 20))
 
 
 def test_the_best_checkpoint_is_kept_by_the_named_metric(tmp_path):
@@ -417,9 +383,8 @@ def test_an_unknown_best_metric_is_refused_with_the_known_ones(tmp_path):
 
 
 def test_wrong_sizes_are_refused(tmp_path):
-    with pytest.raises(
-        UserError, match="8 rollouts per step cannot be split evenly into train.n_minibatches=3"
-    ):
+    message = "8 rollouts per step cannot be split evenly into train.n_minibatches=3"
+    with pytest.raises(UserError, match=message):
         trainer(config(tmp_path, train__n_minibatches=3))
     with pytest.raises(UserError, match="no prompts"):
         trainer(config(tmp_path), prompts=[])
@@ -451,30 +416,13 @@ def test_one_line_of_metrics_per_step_and_samples(tmp_path):
     run = trainer(config(tmp_path), "gpt2", own_value=True)
     run.train()
     rows = metrics(tmp_path, timings=True)
-    assert [row["step"] for row in rows] == list(range(8)) and [
-        row["episodes"] for row in rows
-    ] == list(range(8, 72, 8))
+    assert [row["step"] for row in rows] == list(range(8))
+    assert [row["episodes"] for row in rows] == list(range(8, 72, 8))
     named = {
-        "reward/total",
-        "reward/cat",
-        "reward/penalized",
-        "kl",
-        "kl_coef",
-        "entropy",
-        "length",
-        "loss/policy",
-        "loss/value",
-        "loss/total",
-        "clipfrac/policy",
-        "clipfrac/value",
-        "approx_kl",
-        "value/error",
-        "value/explained_variance",
-        "grad_norm",
-        "grad_norm/value",
-        "lr",
-        "time/rollout",
-        "time/update",
+        *("reward/total", "reward/cat", "reward/penalized", "kl", "kl_coef", "entropy", "length"),
+        *("loss/policy", "loss/value", "loss/total", "clipfrac/policy", "clipfrac/value"),
+        *("approx_kl", "value/error", "value/explained_variance", "grad_norm", "grad_norm/value"),
+        *("lr", "time/rollout", "time/update"),
     }
     assert all(
         named <= set(row) and all(math.isfinite(row[name]) for name in named) for row in rows
@@ -530,9 +478,8 @@ def test_rewards_and_metrics_of_dev_are_computed_as_in_training(tmp_path):
 
 
 def test_a_warm_up_as_long_as_the_run(tmp_path, capsys):
-    with pytest.raises(
-        UserError, match="n_critic_warmup_steps=9.*9 steps: the policy would never learn"
-    ):
+    message = "n_critic_warmup_steps=9.*9 steps: the policy would never learn"
+    with pytest.raises(UserError, match=message):
         trainer(config(tmp_path, train__total_episodes=72, train__n_critic_warmup_steps=9))
     trainer(config(tmp_path, train__total_episodes=72, train__warmup_steps=8))
     assert "note" not in capsys.readouterr().out
@@ -573,9 +520,8 @@ def test_logits_that_are_no_numbers_stop_the_run(algorithm, which, tmp_path):
         return collect()
 
     run.collect_and_score = damaged
-    with pytest.raises(
-        UserError, match=f"the {which}'s log.* are NaN or infinite .*lower train.lr"
-    ):
+    message = f"the {which}'s log.* are NaN or infinite .*lower train.lr"
+    with pytest.raises(UserError, match=message):
         run.train()
     assert len(metrics(tmp_path)) == 2 and not (tmp_path / "final").exists()
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir())[-1].endswith("2")
@@ -668,9 +614,8 @@ def test_training_and_evaluation_have_one_kl(kind, tmp_path):
         run.policy, cfg.model.eval_sampling, temperature=cfg.logprob_temperature
     )
     stage = evaluate_rows(at_temperature, run.prompts, reference=run.reference, progress=False)
-    assert dev.mean == pytest.approx(kl, abs=1e-4) and sum(
-        row.as_json()["kl"] for row in stage
-    ) / 4 == pytest.approx(kl, abs=1e-4)
+    assert dev.mean == pytest.approx(kl, abs=1e-4)
+    assert sum(row.as_json()["kl"] for row in stage) / 4 == pytest.approx(kl, abs=1e-4)
     responder = PolicyResponder(run.policy, cfg.model.eval_sampling)
     plain = evaluate_rows(responder, run.prompts, reference=run.reference, progress=False)
     # at another temperature it is another number

@@ -36,40 +36,21 @@ from fgrlhf.policy import CausalPolicy, T5Policy, load_policy
 TEXTS = ["the red cat", "a dog sees the bird and one two three", "question:"]
 V = len(tiny.tokenizer())
 SIZES = {
-    "vocab_size": V,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 128,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 1,
+    **{"vocab_size": V, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2},
+    **{"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128},
+    **{"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1},
 }
 EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
 LATENTS = SIZES | {
-    "num_key_value_heads": 4,
-    "q_lora_rank": 8,
-    "kv_lora_rank": 8,
-    "qk_rope_head_dim": 8,
-    "qk_nope_head_dim": 8,
-    "v_head_dim": 6,
-    "n_routed_experts": 4,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 16,
+    **{"num_key_value_heads": 4, "q_lora_rank": 8, "kv_lora_rank": 8, "v_head_dim": 6},
+    **{"qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "n_group": 1, "topk_group": 1},
+    **{"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16},
     "first_k_dense_replace": 1,
-    "n_group": 1,
-    "topk_group": 1,
 }
 WINDOWED = SIZES | {"head_dim": 8, "sliding_window": 4}
 IMAGES = {
-    "hidden_size": 16,
-    "intermediate_size": 16,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 2,
-    "image_size": 28,
-    "patch_size": 14,
+    **{"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 3},
+    **{"num_attention_heads": 2, "image_size": 28, "patch_size": 14},
 }
 
 
@@ -110,12 +91,10 @@ def differences(policy, sampling: Sampling, num_samples: int = 2) -> tuple[float
         prompt = prompt_BP[b][mask_BP[b].bool()]
         ids_T = response.ids_BT[b][response.mask_BT[b].bool()]
         T = len(ids_T)
+        inputs = {"input_ids": prompt[None]}
         if isinstance(policy, T5Policy):
             start = torch.tensor(policy.decoder_start_ids)
-            inputs = {
-                "input_ids": prompt[None],
-                "decoder_input_ids": torch.cat([start, ids_T[:-1]])[None],
-            }
+            inputs["decoder_input_ids"] = torch.cat([start, ids_T[:-1]])[None]
         else:
             inputs = {"input_ids": torch.cat([prompt, ids_T[:-1]])[None]}
         logits_TV = policy.model(**inputs, use_cache=False).logits[0, -T:]
@@ -140,9 +119,8 @@ def check_logprobs(policy) -> None:
 )
 def test_a_model_that_left_padding_moves_is_refused(model_class, tmp_path):
     torch.manual_seed(0)
-    config = model_class.config_class(
-        **families.BART | {"is_encoder_decoder": False, "is_decoder": True}
-    )
+    decoder = families.BART | {"is_encoder_decoder": False, "is_decoder": True}
+    config = model_class.config_class(**decoder)
     save(with_large_weights(model_class(config)), tmp_path)
     with pytest.raises(UserError, match="a prompt with padding.*use another model"):
         load_policy(tmp_path)
@@ -201,17 +179,15 @@ def test_a_hybrid_samples_what_it_scores_also_with_merged_adapters(family, tmp_p
     merged = load_policy(tmp_path / "merged").eval()
     batch = sampled(policy)
     with torch.no_grad():
-        torch.testing.assert_close(
-            merged(*batch)[0].logprobs_BT, policy(*batch)[0].logprobs_BT, atol=1e-4, rtol=0
-        )
+        actual_BT, expected_BT = (model(*batch)[0].logprobs_BT for model in (merged, policy))
+    torch.testing.assert_close(actual_BT, expected_BT, atol=1e-4, rtol=0)
 
 
 @every_hybrid
 def test_a_hybrid_is_trained(family, tmp_path, monkeypatch):
     families.save(family, tmp_path / "start")
-    monkeypatch.setattr(
-        tiny, "policy", lambda _, lora=None: load_policy(tmp_path / "start", lora=lora)
-    )
+    start = tmp_path / "start"
+    monkeypatch.setattr(tiny, "policy", lambda _, lora=None: load_policy(start, lora=lora))
     cfg = config(tmp_path / "run", train__total_episodes=8, train__lr=1e-2)
     run = trainer(cfg, family, lora=LoRAConfig(r=2))
     run.train()
@@ -259,10 +235,8 @@ def test_steps_that_give_other_logits_are_refused(tmp_path, monkeypatch):
 def test_a_model_that_changes_its_logits_is_refused(tmp_path):
     settings = SIZES | {"local_attention": 4, "cls_token_id": 1, "sep_token_id": 1}
     save(random_model("modernbert-decoder", settings), tmp_path)
-    with pytest.raises(
-        UserError,
-        match="ModernBertDecoder.*: it computes different logits than the policy.*project_states",
-    ):
+    message = "ModernBertDecoder.*: it computes different logits than the policy.*project_states"
+    with pytest.raises(UserError, match=message):
         load_policy(tmp_path)
 
 

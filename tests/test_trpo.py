@@ -97,9 +97,8 @@ def test_a_step_keeps_the_kl_under_its_bound_and_raises_the_objective(kind, boun
     logged = result.update(rollout, advantages)
     moved_logits, after_BT = look()
     kl = float(token_kl(logits, moved_logits).mean())
-    assert 0.2 * bound < kl <= bound * 1.001 and kl == pytest.approx(
-        logged["trpo/kl"], rel=1e-3, abs=1e-7
-    )
+    assert 0.2 * bound < kl <= bound * 1.001
+    assert kl == pytest.approx(logged["trpo/kl"], rel=1e-3, abs=1e-7)
     n = real_BT.sum()
     gain = (
         masked_sum(
@@ -140,12 +139,10 @@ def test_the_critic_can_learn_alone_and_every_later_step_keeps_the_bound(tmp_pat
     run.train()
     rows = metrics(tmp_path)
     assert [row["trpo/step"] > 0 for row in rows] == [False] * 2 + [True] * 4
-    assert all(row["trpo/kl"] <= 0.01 for row in rows) and all(
-        row["loss/value"] > 0 for row in rows
-    )
-    assert rows[0]["kl"] == pytest.approx(0, abs=1e-5) and rows[2]["kl"] == pytest.approx(
-        0, abs=1e-5
-    )
+    assert all(row["trpo/kl"] <= 0.01 for row in rows)
+    assert all(row["loss/value"] > 0 for row in rows)
+    assert rows[0]["kl"] == pytest.approx(0, abs=1e-5)
+    assert rows[2]["kl"] == pytest.approx(0, abs=1e-5)
 
 
 @pytest.mark.parametrize("size", [1.0, 1e-4, 5e-6, 1e3])

@@ -82,11 +82,8 @@ def test_spans_and_rewards_check_themselves():
         Advantages(torch.zeros(2, 3), torch.zeros(2, 2))
     with pytest.raises(ValueError, match=r"advantages_BT has shape \(2,\), expected \(any, any\)"):
         Advantages(torch.zeros(2))
-    rewards = TokenReward(
-        {"a": torch.tensor([[1.0, 2], [3, 0]]), "b": torch.tensor([[0.0, -1], [0.5, 0]])},
-        {},
-        mask_BT,
-    )
+    aspects = {"a": torch.tensor([[1.0, 2], [3, 0]]), "b": torch.tensor([[0.0, -1], [0.5, 0]])}
+    rewards = TokenReward(aspects, {}, mask_BT)
     assert rewards.total_BT.tolist() == [[1, 1], [3.5, 0]]
     assert TokenReward({}, {}, mask_BT).total_BT.tolist() == [[0, 0], [0, 0]]
 
@@ -94,12 +91,8 @@ def test_spans_and_rewards_check_themselves():
 def test_an_empty_prompt_does_not_cut_the_other_prompts():
     """The side of the padding is recorded: masks do not show it if a prompt has no tokens."""
     prompt_ids_BP = torch.tensor([[0, 0, 11, 12, 13], [0] * 5, [21, 22, 23, 24, 25]])
-    batch = rollout(
-        lengths_mask([1, 1, 1]),
-        prompt_ids_BP=prompt_ids_BP,
-        prompt_mask_BP=(prompt_ids_BP > 0).long(),
-        left_padded=True,
-    )
+    prompts = {"prompt_ids_BP": prompt_ids_BP, "prompt_mask_BP": (prompt_ids_BP > 0).long()}
+    batch = rollout(lengths_mask([1, 1, 1]), **prompts, left_padded=True)
     part = batch.rows(torch.tensor([0, 1]))
     assert part.prompt_ids_BP.tolist() == [[11, 12, 13], [0, 0, 0]] and part.left_padded
     assert batch.rows(torch.tensor([1])).prompt_ids_BP.tolist() == [[0]]

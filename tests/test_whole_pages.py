@@ -88,27 +88,17 @@ def ratings() -> list[dict]:
 
 
 SUGGESTED = [{**one, "source": "rm"} for one in THREE_SUGGESTED]
+SUGGESTION = {"type": "Wrong", "explanation": "", "score": 0.9, "source": "rm"}
 IN_OUTPUTS = [
-    {"type": "Wrong", "start": 8, "end": 11, "explanation": "", "score": 0.9, "source": "rm"},
-    {
-        "type": "Wrong",
-        "start": 0,
-        "end": 5,
-        "explanation": "",
-        "score": 0.9,
-        "source": "rm",
-        "output": 2,
-    },
+    SUGGESTION | {"start": 8, "end": 11},
+    SUGGESTION | {"start": 0, "end": 5, "output": 2},
 ]
 THREE_OUTPUTS = (*OUTPUTS, "third")
+SUGGESTED_ROW = {**ROW, "id": "s", "suggestions": SUGGESTED}
 CASES = {
     "marking": Case(
         "annotation",
-        [
-            {**ROW, "context": PASSAGES},
-            {**ROW, "id": "s", "suggestions": SUGGESTED},
-            {**ROW, "id": "u", "context": []},
-        ],
+        [{**ROW, "context": PASSAGES}, SUGGESTED_ROW, {**ROW, "id": "u", "context": []}],
     ),
     "marking all outputs": Case(
         "annotation", [{**ROW, "suggestions": IN_OUTPUTS}], "\nOmission (3)", outputs=True

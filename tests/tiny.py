@@ -27,6 +27,7 @@ from transformers import (
     MistralConfig,
     MT5Config,
     MT5ForConditionalGeneration,
+    PretrainedConfig,
     PreTrainedTokenizerFast,
     Qwen3Config,
     T5Config,
@@ -61,11 +62,9 @@ def tokenizer(kind: str = "word") -> PreTrainedTokenizerFast:
         model = Tokenizer(models.BPE())
         model.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         model.decoder = decoders.ByteLevel()
-        trainer = trainers.BpeTrainer(
-            vocab_size=320,
-            special_tokens=SPECIALS,
-            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        )
+        specials = {"special_tokens": SPECIALS}
+        letters = pre_tokenizers.ByteLevel.alphabet()
+        trainer = trainers.BpeTrainer(vocab_size=320, initial_alphabet=letters, **specials)
     elif kind == "unigram":
         model = Tokenizer(models.Unigram())
         model.pre_tokenizer = pre_tokenizers.Metaspace()
@@ -85,23 +84,16 @@ def tokenizer(kind: str = "word") -> PreTrainedTokenizerFast:
     )
 
 
+T5_SIZES = {"d_model": 32, "d_kv": 8, "num_heads": 4, "d_ff": 48, "num_layers": 2}
+T5_TOKENS = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}
+
+
 def t5(kind: str = "word", seed: int = 0, dropout: float = 0.0, **changes) -> T5Policy:
     """A random T5 with small embeddings: with larger ones, a random tied T5 echoes its input."""
     torch.manual_seed(seed)
     tok = tokenizer(kind)
-    config = T5Config(
-        vocab_size=len(tok),
-        d_model=32,
-        d_kv=8,
-        num_heads=4,
-        d_ff=48,
-        num_layers=2,
-        dropout_rate=dropout,
-        pad_token_id=0,
-        eos_token_id=1,
-        decoder_start_token_id=0,
-        **changes,
-    )
+    settings = T5_SIZES | T5_TOKENS | {"dropout_rate": dropout} | changes
+    config = T5Config(vocab_size=len(tok), **settings)
     model = T5ForConditionalGeneration(config)
     model.get_input_embeddings().weight.data.mul_(0.05)
     return T5Policy(model, fresh(tok), max_input_len=64)
@@ -110,19 +102,13 @@ def t5(kind: str = "word", seed: int = 0, dropout: float = 0.0, **changes) -> T5
 def gpt2(kind: str = "word", seed: int = 0, dropout: float = 0.0) -> CausalPolicy:
     torch.manual_seed(seed)
     tok = tokenizer(kind)
-    config = GPT2Config(
-        vocab_size=len(tok),
-        n_embd=32,
-        n_layer=2,
-        n_head=4,
-        n_positions=256,
-        bos_token_id=1,
-        eos_token_id=1,
-        resid_pdrop=dropout,
-        embd_pdrop=dropout,
-        attn_pdrop=dropout,
-    )
+    sizes = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 256}
+    dropouts = {f"{place}_pdrop": dropout for place in ("resid", "embd", "attn")}
+    config = GPT2Config(vocab_size=len(tok), bos_token_id=1, eos_token_id=1, **sizes, **dropouts)
     return CausalPolicy(GPT2LMHeadModel(config), fresh(tok), max_input_len=64)
+
+
+FLAN = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
 
 
 def flan(
@@ -135,27 +121,27 @@ def flan(
     torch.manual_seed(seed)
     tok = tokenizer(kind)
     config_class, model_class = of
-    config = config_class(
-        vocab_size=len(tok),
-        d_model=32,
-        d_kv=8,
-        num_heads=4,
-        d_ff=48,
-        num_layers=2,
-        dropout_rate=dropout,
-        pad_token_id=0,
-        eos_token_id=1,
-        decoder_start_token_id=0,
-        feed_forward_proj="gated-gelu",
-        tie_word_embeddings=False,
-    )
-    model = model_class(config)
+    settings = T5_SIZES | T5_TOKENS | FLAN | {"dropout_rate": dropout}
+    model = model_class(config_class(vocab_size=len(tok), **settings))
     model.lm_head.weight = nn.Parameter(0.3 * torch.randn(len(tok), 32))
     return T5Policy(model, fresh(tok), max_input_len=64)
 
 
 def mt5(**kwargs) -> T5Policy:
     return flan(**kwargs, of=(MT5Config, MT5ForConditionalGeneration))
+
+
+def with_two_sides(
+    config_class: type, words: int, dropout: float, start: int, **settings
+) -> PretrainedConfig:
+    """A config of BART's kind, whose encoder and decoder have the same sizes."""
+    sizes = {"layers": 2, "attention_heads": 4, "ffn_dim": 48}
+    for name, size in sizes.items():
+        settings |= {f"encoder_{name}": size, f"decoder_{name}": size}
+    settings |= dict.fromkeys(("dropout", "attention_dropout", "activation_dropout"), dropout)
+    settings |= {"d_model": 32, "max_position_embeddings": 64, "scale_embedding": True}
+    settings |= {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 1, "init_std": 0.1}
+    return config_class(vocab_size=words, decoder_start_token_id=start, **settings)
 
 
 def bart(kind: str = "word", seed: int = 0, dropout: float = 0.0) -> T5Policy:
@@ -166,27 +152,7 @@ def bart(kind: str = "word", seed: int = 0, dropout: float = 0.0) -> T5Policy:
     """
     torch.manual_seed(seed)
     tok = tokenizer(kind)
-    config = BartConfig(
-        vocab_size=len(tok),
-        d_model=32,
-        encoder_layers=2,
-        decoder_layers=2,
-        encoder_attention_heads=4,
-        decoder_attention_heads=4,
-        encoder_ffn_dim=48,
-        decoder_ffn_dim=48,
-        max_position_embeddings=64,
-        scale_embedding=True,
-        init_std=0.1,
-        dropout=dropout,
-        attention_dropout=dropout,
-        activation_dropout=dropout,
-        pad_token_id=0,
-        bos_token_id=2,
-        eos_token_id=1,
-        decoder_start_token_id=1,
-    )
-    model = BartForConditionalGeneration(config)
+    model = BartForConditionalGeneration(with_two_sides(BartConfig, len(tok), dropout, start=1))
     model.final_logits_bias.normal_()
     model.final_logits_bias[:, 1] = -3.0
     model.generation_config.forced_bos_token_id = 2
@@ -212,51 +178,34 @@ def translator(
     torch.manual_seed(seed)
     tok = tokenizer(kind)
     config_class, model_class, start = TRANSLATORS[name]
-    config = config_class(
-        vocab_size=len(tok),
-        decoder_vocab_size=len(tok),
-        d_model=32,
-        encoder_layers=2,
-        decoder_layers=2,
-        encoder_attention_heads=4,
-        decoder_attention_heads=4,
-        encoder_ffn_dim=48,
-        decoder_ffn_dim=48,
-        max_position_embeddings=64,
-        scale_embedding=True,
-        init_std=0.1,
-        dropout=dropout,
-        attention_dropout=dropout,
-        activation_dropout=dropout,
-        encoder_layerdrop=0.0,
-        decoder_layerdrop=0.0,
-        pad_token_id=0,
-        bos_token_id=2,
-        eos_token_id=1,
-        forced_eos_token_id=None,
-        decoder_start_token_id=start,
-    )
-    model = model_class(config)
+    settings = {"decoder_vocab_size": len(tok), "forced_eos_token_id": None}
+    settings |= {"encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0}
+    model = model_class(with_two_sides(config_class, len(tok), dropout, start, **settings))
     model.generation_config.forced_bos_token_id = 3
     return T5Policy(model, fresh(tok), max_input_len=64, decoder_prefix=prefix)
 
 
+GROUPED = {"num_key_value_heads": 2}
+SOFT = {"final_logit_softcapping": 2.0}
 DECODERS = {  # name: (config, its other settings)
-    "llama": (LlamaConfig, {"num_key_value_heads": 2, "tie_word_embeddings": False}),
-    "qwen3": (Qwen3Config, {"num_key_value_heads": 2, "head_dim": 8, "tie_word_embeddings": True}),
+    "llama": (LlamaConfig, GROUPED | {"tie_word_embeddings": False}),
+    "qwen3": (Qwen3Config, GROUPED | {"head_dim": 8, "tie_word_embeddings": True}),
     "neox": (GPTNeoXConfig, {"rotary_pct": 0.5}),
-    "mistral": (MistralConfig, {"num_key_value_heads": 2, "sliding_window": 4}),
-    "gemma2": (
-        Gemma2Config,
-        {
-            "num_key_value_heads": 2,
-            "head_dim": 8,
-            "sliding_window": 4,
-            "final_logit_softcapping": 2.0,
-        },
-    ),
+    "mistral": (MistralConfig, GROUPED | {"sliding_window": 4}),
+    "gemma2": (Gemma2Config, GROUPED | SOFT | {"head_dim": 8, "sliding_window": 4}),
     "bloom": (BloomConfig, {}),
     "falcon": (FalconConfig, {}),  # its layers return tuples
+}
+
+
+DECODER_SIZES = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 256,
+    "pad_token_id": 0,
+    "eos_token_id": 1,
 }
 
 
@@ -264,19 +213,8 @@ def decoder(name: str, kind: str = "word", seed: int = 0) -> CausalPolicy:
     torch.manual_seed(seed)
     tok = tokenizer(kind)
     config_class, settings = DECODERS[name]
-    config = config_class(
-        vocab_size=len(tok),
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        max_position_embeddings=256,
-        initializer_range=0.2,
-        pad_token_id=0,
-        bos_token_id=1,
-        eos_token_id=1,
-        **settings,
-    )
+    settings = DECODER_SIZES | {"initializer_range": 0.2, "bos_token_id": 1} | settings
+    config = config_class(vocab_size=len(tok), **settings)
     return CausalPolicy(AutoModelForCausalLM.from_config(config), fresh(tok), max_input_len=64)
 
 
@@ -317,9 +255,8 @@ def chat_tokenizer() -> PreTrainedTokenizerFast:
     model = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     model.pre_tokenizer = pre_tokenizers.Metaspace()
     model.decoder = decoders.Metaspace()
-    model.post_processor = processors.TemplateProcessing(
-        single="<s> $A", special_tokens=[("<s>", 3)]
-    )
+    begin = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 3)])
+    model.post_processor = begin
     return PreTrainedTokenizerFast(
         tokenizer_object=model,
         pad_token="<pad>",
@@ -335,21 +272,10 @@ def chat(seed: int = 0, **kwargs) -> CausalPolicy:
     """A random Llama with a chat tokenizer."""
     torch.manual_seed(seed)
     tok = chat_tokenizer()
-    config = LlamaConfig(
-        vocab_size=len(tok),
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=256,
-        pad_token_id=0,
-        bos_token_id=3,
-        eos_token_id=1,
-    )
-    return CausalPolicy(
-        AutoModelForCausalLM.from_config(config), tok, **{"max_input_len": 64, **kwargs}
-    )
+    settings = DECODER_SIZES | GROUPED | {"bos_token_id": 3}
+    config = LlamaConfig(vocab_size=len(tok), **settings)
+    kwargs = {"max_input_len": 64, **kwargs}
+    return CausalPolicy(AutoModelForCausalLM.from_config(config), tok, **kwargs)
 
 
 def collect(

@@ -214,21 +214,16 @@ def test_a_design_without_enough_categories_is_refused():
 
 # ---- judgement -----------------------------------------------------------------------------------
 
+RIGHT = "right right right right"
+SPACED = f" A ,b,  C,d \r\n\n{E}\n \n{I}\n{M}\n\n"
+MIXED = f"{A}\ni, f, g, h\ne, j, k, l\n{M}"
 CASES = {
-    "the solution": (SOLUTION, "right right right right", 1.0),
-    "any order": (f"{M}\nd, b, a, c\n{I}\n{E}", "right right right right", 1.0),
-    "case, spaces and blank lines": (
-        f" A ,b,  C,d \r\n\n{E}\n \n{I}\n{M}\n\n",
-        "right right right right",
-        1.0,
-    ),
+    "the solution": (SOLUTION, RIGHT, 1.0),
+    "any order": (f"{M}\nd, b, a, c\n{I}\n{E}", RIGHT, 1.0),
+    "case, spaces and blank lines": (SPACED, RIGHT, 1.0),
     "one right group alone": (A, "right", 0.25),
     "the same group four times": (f"{A}\n{A}\n{A}\n{A}", "right repeated repeated repeated", 0.25),
-    "two words in each other's group": (
-        f"{A}\ni, f, g, h\ne, j, k, l\n{M}",
-        "right wrong wrong right",
-        0.5,
-    ),
+    "two words in each other's group": (MIXED, "right wrong wrong right", 0.5),
     "a second guess with the same words": (f"a, b, c, e\n{A}", "wrong repeated", 0.0),
     "a word twice in a line": (f"a, a, b, c\n{E}", "repeated right", 0.25),
     "a word of no line": ("a, b, c, z", "unknown", 0.0),
@@ -254,11 +249,8 @@ def test_a_response_is_judged_line_by_line(name):
     (scores,) = Groups(right=1.0, wrong=-0.25, invalid=-2.0).segment_scores([PUZZLE], [text])
     assert [score.label for score in scores] == labels.split()
     assert [score.value for score in scores] == [VALUES.get(x, -2.0) for x in labels.split()]
-    assert verified(PUZZLE, text) == {
-        "right_groups": share,
-        "solved": float(name in SOLVED),
-        "valid": float(name in VALID),
-    }
+    whole = {"solved": float(name in SOLVED), "valid": float(name in VALID)}
+    assert verified(PUZZLE, text) == {"right_groups": share, **whole}
 
 
 def test_a_line_ends_with_its_line_break_or_with_the_response():
@@ -405,15 +397,8 @@ def test_every_stage_runs(folder):
     steps += ["env.train_num_samples_per_input=2", "evaluation.examples=2"]
     dense = str(TRAINING / "mini_dense_config.yml")
     rl.main([task, dense, *steps])
-    evaluate.main(
-        [
-            task,
-            f"policy={folder}/dense/best",
-            f"config={dense}",
-            f"data_dir={data}",
-            f"output_dir={folder}",
-        ]
-    )
+    folders = [f"policy={folder}/dense/best", f"data_dir={data}", f"output_dir={folder}"]
+    evaluate.main([task, f"config={dense}", *folders])
     rows = read_jsonl(folder / "eval" / "dense-test" / "rows.jsonl")
     prompts = read_puzzles(data / "test.json")
     assert [row["id"] for row in rows] == [prompt.id for prompt in prompts]

@@ -80,9 +80,8 @@ def test_the_sentence_of_the_docstring():
     translations = {" ".join(right_words(random.Random(n), first)) for n in range(50)}
     assert RIGHT in translations
     # two words for stone, small and see; the class of the stone decides the adjective's ending
-    assert (
-        len(translations) == 8 and "dane , miron vekon silva ve beka nida viden ." in translations
-    )
+    assert len(translations) == 8
+    assert "dane , miron vekon silva ve beka nida viden ." in translations
     without_comma = {" ".join(right_words(random.Random(n), last)) for n in range(50)}
     assert "miron vekon silva ve lito pelo dane ramen ." in without_comma
 
@@ -401,21 +400,20 @@ def test_omissions_of_the_feedback_pages_are_missing_information(tmp_path):
     row = {"prompt": "the small fox", "response": "b", "spans": marks}
     write_jsonl(tmp_path / "rows.jsonl", [row])
     (read,) = read_rated(tmp_path / "rows.jsonl")
-    assert [(mark.start, mark.end, mark.severity) for mark in read.omissions] == [
-        (0, 3, MAJOR),
-        (4, 9, MINOR),
-    ]
+    places = [(mark.start, mark.end, mark.severity) for mark in read.omissions]
+    assert places == [(0, 3, MAJOR), (4, 9, MINOR)]
     assert read.errors == () and read.score == -6.0 and read.worst_omission == MAJOR
     assert read.prompt.meta == {}
+
+
+GRAVE = {"start": 0, "end": 1, "label": "x", "severity": "grave"}
+UNKNOWN = "`spans`: the severity 'grave' is not known; severities are major, minor"
 
 
 @pytest.mark.parametrize(
     "changes, message",
     [
-        (
-            {"spans": [{"start": 0, "end": 1, "label": "x", "severity": "grave"}]},
-            "row 7, `spans`: the severity 'grave' is not known; severities are major, minor",
-        ),
+        ({"spans": [GRAVE]}, f"row 7, {UNKNOWN}"),
         ({"complete": "yes"}, "row 7, `complete`: must be true or false, it is 'yes'"),
     ],
 )
@@ -439,9 +437,8 @@ class FakeScorer:
             spans = [match.span() for match in re.finditer(r"\S+", text)]
             rows = [[0.0, 0.1, 0.9]] + [[1.0, 0.0, 0.0]] * (len(spans) - 1)
             judged = (True,) * len(spans)
-            results.append(
-                SegmentLabels(tuple(spans), torch.tensor(rows), ("major", "minor", "O"), judged)
-            )
+            labels = ("major", "minor", "O")
+            results.append(SegmentLabels(tuple(spans), torch.tensor(rows), labels, judged))
         return results
 
 
@@ -509,11 +506,8 @@ def test_evaluation_of_a_file(tmp_path, monkeypatch):
     monkeypatch.setattr(evaluate_spans, "load_segment_classifier", lambda *_: scorer)
     row = row_of(judgement([("vekon", MAJOR)], response="lito vekon ramen"))
     write_jsonl(tmp_path / "judged.jsonl", [row])
-    results = evaluate_spans.evaluate(
-        evaluate_spans.EvaluateSpansSettings(
-            ckpt="rm", source=str(tmp_path / "judged.jsonl"), output=str(tmp_path / "out.json")
-        )
-    )
+    files = {"source": str(tmp_path / "judged.jsonl"), "output": str(tmp_path / "out.json")}
+    results = evaluate_spans.evaluate(evaluate_spans.EvaluateSpansSettings(ckpt="rm", **files))
     assert read_json(tmp_path / "out.json") == results
     # the span of 11 characters contains the marked 5
     assert results["model"]["mpp/precision"] == pytest.approx(5 / 11)
