@@ -269,8 +269,7 @@ def _run(command: Command, die_after: float | None, file_limit: int | None) -> i
     code = _exit_code(lambda: runpy.run_module(command.module, run_name="__main__", alter_sys=True))
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):
-            if stream is not None:  # closed by a trial of `streams`
-                stream.flush()
+            stream.flush()
     return code
 
 

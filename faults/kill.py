@@ -6,7 +6,6 @@ changes. A random death occurs after a share of the CPU time of the whole run, s
 writes and computations in progress.
 """
 
-import os
 import sys
 from pathlib import Path
 
@@ -188,18 +187,6 @@ def pipeline_trial(folder: Path, at: int, row: str) -> Outcome:
     if taken - expected:
         return Outcome("stray files", f"{note}: stray {sorted(taken - expected)}", row, kills)
     return Outcome("equal", note, row, kills)
-
-
-def processes_with(text: str) -> list[int]:
-    """Ids of the processes whose command line contains `text`."""
-    pids = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            if text.encode() in path.read_bytes():
-                pids.append(int(path.parent.name))
-        except OSError:
-            continue
-    return [pid for pid in pids if pid != os.getpid()]
 
 
 if __name__ == "__main__":

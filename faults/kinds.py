@@ -4,26 +4,22 @@ from faults.checkpoints import Checkpoints
 from faults.configs import Configs
 from faults.disk import Disk
 from faults.folders import Folders
-from faults.idle import Idle
 from faults.kill import Kill
 from faults.numbers import Numbers
 from faults.ranks import Ranks
 from faults.samplers import Samplers
 from faults.servers import Servers
-from faults.streams import Streams
 from faults.together import Together
 
 _ALL = (
     Kill,
     Configs,
-    Streams,
     Disk,
     Checkpoints,
     Folders,
     Together,
     Ranks,
     Servers,
-    Idle,
     Samplers,
     Numbers,
 )

@@ -13,7 +13,7 @@ import uvicorn
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from fgrlhf.base.errors import UserError, counted
-from fgrlhf.base.http_connections import PatientProtocol
+from fgrlhf.base.http_connections import SERVER_OPTIONS
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import FilePath, StrictModel
@@ -160,17 +160,12 @@ def serve(settings: ServeSettings) -> None:
             app,
             host=settings.host,
             port=settings.port,
-            log_level="warning",
-            access_log=False,
-            server_header=False,
             proxy_headers=False,  # nothing reads the address of the client
             # Longer than annotators think, so that a submission seldom meets a connection that the
             # server is just closing.
             timeout_keep_alive=75,  # seconds
-            h11_max_incomplete_event_size=16384,
-            http=PatientProtocol,
-            ws="none",
             limit_concurrency=512,
+            **SERVER_OPTIONS,
         )
     finally:
         database.close()

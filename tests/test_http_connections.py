@@ -10,10 +10,11 @@ import pytest
 import uvicorn
 
 from fgrlhf.base import http_connections
-from fgrlhf.base.http_connections import PatientProtocol
+from fgrlhf.base.http_connections import SERVER_OPTIONS
 
 LIMIT = 16
 REQUEST = b"GET / HTTP/1.1\r\nhost: here\r\n\r\n"
+HALF_A_BODY = b"POST / HTTP/1.1\r\nhost: here\r\ncontent-length: 100\r\n\r\n{"
 
 
 async def answer(scope, receive, send):
@@ -24,13 +25,7 @@ async def answer(scope, receive, send):
 @contextmanager
 def server():
     config = uvicorn.Config(
-        answer,
-        port=0,
-        lifespan="off",
-        ws="none",
-        http=PatientProtocol,
-        limit_concurrency=LIMIT,
-        log_level="error",
+        answer, port=0, lifespan="off", limit_concurrency=LIMIT, **SERVER_OPTIONS
     )
     running = uvicorn.Server(config)
     listening = config.bind_socket()
@@ -58,7 +53,7 @@ def read_answer(connection):
         received += connection.recv(1000)
 
 
-@pytest.mark.parametrize("sent", [b"", REQUEST[:20], REQUEST])
+@pytest.mark.parametrize("sent", [b"", REQUEST[:20], HALF_A_BODY, REQUEST])
 def test_waiting_connections_make_room(sent):
     with server() as address:
         idle = []

@@ -1,5 +1,6 @@
 """What programs print if a stream has another encoding or is closed, or if memory runs out."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fgrlhf.base.errors import printable, shorten
-from fgrlhf.base.program import why_refused
+from fgrlhf.base.program import CLOSED_OUTPUT, why_refused
 
 ROOT = Path(__file__).parents[1]
 PROGRAM = """
@@ -27,7 +28,7 @@ run_main(main)
 """
 
 
-def run(folder, end="", redirect="", encoding="utf-8"):
+def run(folder, end="", redirect="", encoding="utf-8", stdout=subprocess.PIPE):
     script = folder / "program.py"
     script.write_text(PROGRAM)
     command = f'exec "{sys.executable}" "{script}" "{end}" {redirect}'
@@ -35,7 +36,8 @@ def run(folder, end="", redirect="", encoding="utf-8"):
         ["bash", "-c", command],
         cwd=folder,
         env={"PYTHONPATH": str(ROOT), "PYTHONIOENCODING": encoding},
-        capture_output=True,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
     )
 
 
@@ -58,6 +60,14 @@ def test_closed_streams_do_not_matter(redirect, tmp_path):
     assert run(tmp_path, redirect=redirect).returncode == 0
     assert (tmp_path / "done").exists()
     assert run(tmp_path, "error", redirect).returncode == 2
+
+
+def test_a_reader_that_is_gone_ends_the_program_silently(tmp_path):
+    reader, writer = os.pipe()
+    os.close(reader)
+    ended = run(tmp_path, stdout=writer)
+    os.close(writer)
+    assert (ended.returncode, ended.stderr) == (CLOSED_OUTPUT, b"")
 
 
 def test_a_lack_of_memory_has_a_message(tmp_path):

@@ -6,6 +6,7 @@ make a server answer 503 for as long as they like.
 """
 
 import asyncio
+from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -72,3 +73,13 @@ class PatientProtocol(H11Protocol):
                 waiting.append(other)
         if waiting:
             min(waiting, key=lambda other: other._waiting_since).transport.close()
+
+
+SERVER_OPTIONS: dict[str, Any] = {  # of uvicorn, for every server
+    "log_level": "warning",
+    "access_log": False,
+    "server_header": False,
+    "h11_max_incomplete_event_size": 16384,
+    "http": PatientProtocol,
+    "ws": "none",
+}

@@ -22,7 +22,7 @@ import uvicorn
 from pydantic import Field, create_model, model_validator
 
 from fgrlhf.base.errors import UserError, shorten
-from fgrlhf.base.http_connections import PatientProtocol
+from fgrlhf.base.http_connections import SERVER_OPTIONS
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import describe
 from fgrlhf.configs.schema import keys_of
@@ -255,19 +255,8 @@ def serve(settings: ServerSettings, reward: RewardKind) -> None:
         aspect = reward.build(RewardContext(sent_prefix, device, settings.dtype))
         limits = Limits(settings.max_batch, settings.max_body_mb << 20)
         app = create_app(ServedReward(aspect, reward.kind, digest, limits), token)
-        server = uvicorn.Server(
-            uvicorn.Config(
-                app,
-                log_level="warning",
-                access_log=False,
-                server_header=False,
-                h11_max_incomplete_event_size=16384,
-                http=PatientProtocol,
-                ws="none",
-                lifespan="off",
-                limit_concurrency=256,
-            )
-        )
+        config = uvicorn.Config(app, lifespan="off", limit_concurrency=256, **SERVER_OPTIONS)
+        server = uvicorn.Server(config)
         host, port = listening.getsockname()[:2]
         address = f"[{host}]" if ":" in host else host
         print(
