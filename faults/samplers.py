@@ -5,7 +5,6 @@ a message that names the server. No token may be invented, and no responses of o
 the same command then leaves the files of an uninterrupted run.
 """
 
-import re
 import shutil
 import time
 from collections.abc import Sequence
@@ -14,12 +13,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from faults.campaign import Kind
-from faults.child import Command, CrashPoint, Ended, Running, start
+from faults.child import Command, CrashPoint, Ended, Running
 from faults.fake_sampler import LIES, PASSING
-from faults.judging import Outcome, WholeRun, judged, reference_run
+from faults.judging import Outcome, WholeRun, reference_run
 from faults.ranks import has_ended
-from faults.servers import alone, free_port, says, serving
+from faults.servers import AsksServer, alone, free_port, says, serving
 from faults.world import Stage
 from fgrlhf.base.files import read_json
 from fgrlhf.samplers.shared_weights import VERSION_FILE, weights_version
@@ -40,7 +38,6 @@ MODES = ("at once", "one step behind")
 TRIALS_OF_EACH = 2
 STEPS, RESPONSES = 5, 20  # of the stage `sampled`
 AWAY = 0.2  # seconds until a killed server is started again
-MOST_RUNS = 4
 
 
 @dataclass(frozen=True)
@@ -57,20 +54,10 @@ class Case:
 CASES = tuple(Case(fault, mode) for fault in FAULTS for mode in MODES)
 
 
-class Samplers(Kind):
+class Samplers(AsksServer):
     """See the module's docstring."""
 
     name = "samplers"
-    good = ("equal", "refused, then equal")
-    bad = (
-        "traceback",
-        "other content",
-        "lost files",
-        "stray files",
-        "not refused",
-        "unnamed",
-        "does not end",
-    )
     trials = len(CASES) * TRIALS_OF_EACH
 
     def case(self, index: int) -> Case:
@@ -81,19 +68,20 @@ class Samplers(Kind):
         self.port = free_port()
         self.references: dict[str, WholeRun] = {}
         self.publishing: dict[str, int] = {}
-        for mode in sorted({self.case(index).mode for index in indices}):
+        for case in {self.case(index).mode: self.case(index) for index in indices}.values():
+            mode = case.mode
             folder = self.bench.folder / "reference" / mode.replace(" ", "_")
             with self.server(folder, "server"):
-                self.references[mode] = reference_run(self.stage(mode), folder / "sampled")
+                self.references[mode] = reference_run(self.stage(case), folder / "sampled")
             folder = folder / "publishing"
             with self.server(folder, "server"):
-                ended = start(
-                    self.stage(mode).command, folder, folder / "logs/0.txt", below="sync"
-                ).wait()
-            self.publishing[mode] = ended.changes
+                self.publishing[mode] = self.start(case, folder, below="sync").wait().changes
 
-    def stage(self, mode: str) -> Stage:
-        behind = str(mode == "one step behind").lower()
+    def whole(self, case: Case) -> WholeRun:
+        return self.references[case.mode]
+
+    def stage(self, case: Case) -> Stage:
+        behind = str(case.mode == "one step behind").lower()
         stage = self.bench.world.stage("sampled", f"sampler.one_step_behind={behind}")
         environment = {
             **stage.command.environment,
@@ -143,63 +131,39 @@ class Samplers(Kind):
             at = 1 + int(moment * self.publishing[case.mode])
             plan = {"crash": CrashPoint(at), "below": "sync"}
         with self.server(folder, "server"):
-            first = self._start(case, folder, "0", **plan).wait()
-            return self._until_it_ends(case, folder, [first])
+            first = self.start(case, folder, **plan).wait()
+            return self.until_it_ends(case, folder, [first])
 
     def _survives(self, case: Case, folder: Path, *fault: str) -> Outcome:
         with self.server(folder, "server", *fault):
-            first = self._start(case, folder, "0").wait()
-        return self._judge(case, folder, [first])
+            first = self.start(case, folder).wait()
+        return self.judge(case, folder, [first])
 
     def _refused(self, case: Case, folder: Path, *fault: str) -> Outcome:
         """The run must end with a message that names the server."""
         with self.server(folder, "faulty server", *fault):
-            first = self._start(case, folder, "0").wait()
+            first = self.start(case, folder).wait()
         if first.code == 0:
             return Outcome("not refused", first.output[-2_000:], str(case))
         with self.server(folder, "server again"):
-            return self._until_it_ends(case, folder, [first])
+            return self.until_it_ends(case, folder, [first])
 
     def _comes_back(self, case: Case, folder: Path, *fault: str) -> Outcome:
         """The run survives, or finds that the server was restarted."""
         with self.server(folder, "server", *fault) as server:
-            running = self._start(case, folder, "0")
+            running = self.start(case, folder)
             while not has_ended(server) and not has_ended(running):
                 time.sleep(0.02)
         time.sleep(AWAY)
         with self.server(folder, "server again"):
-            return self._until_it_ends(case, folder, [running.wait()])
+            return self.until_it_ends(case, folder, [running.wait()])
 
-    def _start(self, case: Case, folder: Path, number: str, **plan: Any) -> Running:
-        return start(self.stage(case.mode).command, folder, folder / f"logs/{number}.txt", **plan)
-
-    def _until_it_ends(self, case: Case, folder: Path, ended: list[Ended]) -> Outcome:
-        """Run the same command until it ends, with a server."""
-        while ended[-1].code != 0 and len(ended) < MOST_RUNS:
-            if self._problem(ended[-1]):
-                break
-            ended.append(self._start(case, folder, str(len(ended))).wait())
-        return self._judge(case, folder, ended)
-
-    def _problem(self, end: Ended) -> str:
-        """What is wrong with the end of a run; empty: nothing."""
-        if end.has_traceback:
-            return "traceback"
-        is_named = re.search(rf"127\.0\.0\.1:{self.port}", end.output)
-        return "" if end.killed or end.code == 0 or is_named else "unnamed"
-
-    def _judge(self, case: Case, folder: Path, ended: list[Ended]) -> Outcome:
-        row = f"samplers: {case}"
-        outcome = judged(ended, self.references[case.mode].files, folder / "run", row=row)
-        for end in ended:
-            if self._problem(end):
-                return replace(outcome, verdict=self._problem(end))
-        if outcome.verdict != "equal":
-            return outcome
-        if half_written(folder / "sync"):
-            return Outcome("stray files", f"{half_written(folder / 'sync')}: {outcome.note}", row)
-        refused = any(end.code == 2 for end in ended)
-        return replace(outcome, verdict="refused, then equal") if refused else outcome
+    def judge(self, case: Case, folder: Path, ended: list[Ended]) -> Outcome:
+        outcome = super().judge(case, folder, ended)
+        if outcome.verdict in self.good and half_written(folder / "sync"):
+            note = f"{half_written(folder / 'sync')}: {outcome.note}"
+            return replace(outcome, verdict="stray files", note=note)
+        return outcome
 
 
 def half_written(sync_dir: Path) -> str:

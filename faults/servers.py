@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from faults.campaign import Kind
-from faults.child import Command, CrashPoint, Ended, Running, run, start
+from faults.child import Command, CrashPoint, Ended, Running, start
 from faults.judging import Outcome, WholeRun, judged, reference_run
 from faults.ranks import has_ended
 from faults.world import Stage
@@ -32,6 +33,7 @@ OTHER_VALUES = "values={error: -0.4, ok: 0.3}"
 AWAY = 0.5  # seconds until a killed server is started again
 STARTS = 120.0  # seconds a server may take to start, on any machine
 TOKEN = "a-token-for-the-trials"
+MOST_RUNS = 4
 
 
 # ---- servers in general --------------------------------------------------------------------------
@@ -82,10 +84,9 @@ def alone(lock: Path) -> Iterator[None]:
 # ---- trials --------------------------------------------------------------------------------------
 
 
-class Servers(Kind):
-    """See the module's docstring."""
+class AsksServer(Kind):
+    """A kind whose runs ask a server at `port`, which is part of their config."""
 
-    name = "servers"
     good = ("equal", "refused, then equal")
     bad = (
         "traceback",
@@ -96,6 +97,48 @@ class Servers(Kind):
         "unnamed",
         "does not end",
     )
+    port: int
+
+    def stage(self, case: Any) -> Stage:
+        """The stage of a case."""
+        raise NotImplementedError("abstract: a kind must define `stage`")
+
+    def whole(self, case: Any) -> WholeRun:
+        """Its uninterrupted run."""
+        raise NotImplementedError("abstract: a kind must define `whole`")
+
+    def start(self, case: Any, folder: Path, number: int = 0, **plan: Any) -> Running:
+        return start(self.stage(case).command, folder, folder / f"logs/{number}.txt", **plan)
+
+    def until_it_ends(self, case: Any, folder: Path, ended: list[Ended]) -> Outcome:
+        """Run the same command until it ends, with a server."""
+        while ended[-1].code != 0 and len(ended) < MOST_RUNS:
+            if self.problem(ended[-1]):
+                break
+            ended.append(self.start(case, folder, len(ended)).wait())
+        return self.judge(case, folder, ended)
+
+    def problem(self, end: Ended) -> str:
+        """What is wrong with the end of a run; empty: nothing."""
+        if end.has_traceback:
+            return "traceback"
+        is_named = f"127.0.0.1:{self.port}" in end.output
+        return "" if end.killed or end.code == 0 or is_named else "unnamed"
+
+    def judge(self, case: Any, folder: Path, ended: list[Ended]) -> Outcome:
+        row = f"{self.name}: {case}"
+        outcome = judged(ended, self.whole(case).files, folder / "run", row=row)
+        for end in ended:
+            if self.problem(end):
+                return replace(outcome, verdict=self.problem(end))
+        refused = outcome.verdict == "equal" and any(end.code == 2 for end in ended)
+        return replace(outcome, verdict="refused, then equal") if refused else outcome
+
+
+class Servers(AsksServer):
+    """See the module's docstring."""
+
+    name = "servers"
     trials = len(FAULTS) * TRIALS_OF_EACH
 
     def prepare(self, indices: Sequence[int]) -> None:
@@ -107,9 +150,12 @@ class Servers(Kind):
             found = re.search(r"model_sha256: (\w+)", server.log.read_text())
             assert found is not None
             self.sha256 = found[1]
-            self.reference: WholeRun = reference_run(self.stage(), folder / "served")
+            self.reference = reference_run(self.stage(FAULTS[0]), folder / "served")
 
-    def stage(self) -> Stage:
+    def whole(self, case: str) -> WholeRun:
+        return self.reference
+
+    def stage(self, case: str) -> Stage:
         stage = self.bench.world.stage("served")
         environment = {
             **stage.command.environment,
@@ -133,52 +179,36 @@ class Servers(Kind):
         moment = self.bench.rng(self.name, index).random()  # a share of the uninterrupted run
         with alone(self.bench.folder / "servers.lock"):
             if fault == "another model":
-                return self._other_model(folder)
+                return self._other_model(fault, folder)
             if fault.startswith("the run dies"):
                 return self._run_dies(fault, moment, folder)
             return self._server_dies(fault, moment, folder)
 
     def _run_dies(self, fault: str, moment: float, folder: Path) -> Outcome:
-        plan = {"die_after": moment * self.reference.cpu}
+        plan: dict[str, Any] = {"die_after": moment * self.reference.cpu}
         if fault == "the run dies at a checkpoint":
             plan = {"crash": CrashPoint(near=r"checkpoints/.*step-2")}
         with self.server(folder, VALUES, "server"):
-            first = run(self.stage().command, folder, folder / "logs/0.txt", **plan)
-            return self._at_the_end(fault, folder, first)
+            first = self.start(fault, folder, **plan).wait()
+            return self.until_it_ends(fault, folder, [first])
 
     def _server_dies(self, fault: str, moment: float, folder: Path) -> Outcome:
         with self.server(folder, VALUES, "server"):
-            running = start(self.stage().command, folder, folder / "logs/0.txt")
+            running = self.start(fault, folder)
             time.sleep(moment * self.reference.seconds)
         if fault == "the server stays away":
-            return self._then_with_server(fault, folder, running.wait())
+            first = running.wait()
+            with self.server(folder, VALUES, "server again"):
+                return self.until_it_ends(fault, folder, [first])
         time.sleep(AWAY)
         with self.server(folder, VALUES, "server again"):
-            return judged([running.wait()], self.reference.files, folder / "run", row=fault)
+            return self.judge(fault, folder, [running.wait()])
 
-    def _other_model(self, folder: Path) -> Outcome:
+    def _other_model(self, fault: str, folder: Path) -> Outcome:
         with self.server(folder, OTHER_VALUES, "other server"):
-            first = run(self.stage().command, folder, folder / "logs/0.txt")
-        row = "another model"
-        if first.code == 0:
-            return Outcome("not refused", first.output[-2_000:], row)
-        if self.sha256[:8] not in first.output:
-            return Outcome("unnamed", first.output[-2_000:], row)
-        return self._then_with_server(row, folder, first)
-
-    def _then_with_server(self, row: str, folder: Path, first: Ended) -> Outcome:
-        """The first run may have ended before its fault; else it must name the server."""
-        if first.code not in (0, 2):
-            return Outcome("traceback", f"exit {first.code}\n{first.output[-3_000:]}", row)
-        if first.code == 2 and str(self.port) not in first.output:
-            return Outcome("unnamed", first.output[-2_000:], row)
+            first = self.start(fault, folder).wait()
+        if first.code == 0 or self.sha256[:8] not in first.output:
+            verdict = "unnamed" if first.code else "not refused"
+            return Outcome(verdict, first.output[-2_000:], f"{self.name}: {fault}")
         with self.server(folder, VALUES, "server again"):
-            outcome = self._at_the_end(row, folder, first)
-        if outcome.verdict == "equal" and first.code == 2:
-            return replace(outcome, verdict="refused, then equal")
-        return outcome
-
-    def _at_the_end(self, row: str, folder: Path, first: Ended) -> Outcome:
-        """Run once more, with a server."""
-        last = run(self.stage().command, folder, folder / "logs/last.txt")
-        return judged([first, last], self.reference.files, folder / "run", row=row)
+            return self.until_it_ends(fault, folder, [first])
