@@ -34,6 +34,7 @@ OTHER_VALUES = [
     *([], {}, [[]], [None], [-1, 99], {"a": None}, [{"start": 0}], ["x", "y"]),
 ]
 TABLES = {"mqm", "haluquestqa", "xsum_hallucinations", "toxic_spans", "toxic_spans_raw", "uima"}
+TABLES |= {"brat"}
 
 
 def paths(value, path=()):

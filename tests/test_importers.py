@@ -10,13 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fgrlhf.base.errors import UserError
-from fgrlhf.base.files import write_jsonl, write_text
+from fgrlhf.base.files import write_json, write_jsonl, write_text
+from fgrlhf.cli.data import main
 from fgrlhf.data import span_rows
 from fgrlhf.data.exporters import EXPORTERS
 from fgrlhf.data.importers.registry import IMPORTERS, import_items
 from fgrlhf.data.importers.tags import Mark, untag
 from fgrlhf.data.importers.toxic import runs
 from fgrlhf.data.judgements import JUDGEMENTS, JudgedResponse
+from fgrlhf.data.read import read_rows
 
 CASES = importer_cases.read_cases()
 
@@ -212,3 +214,21 @@ def test_tables_of_formats_that_are_none(tmp_path, name, way_out, suffix):
     write_text(tmp_path / f"a.{suffix}", "text,label\nA,b\n")
     with pytest.raises(UserError, match=rf"a\.{suffix} is a table, and {name} is.*{way_out}"):
         import_items(tmp_path / f"a.{suffix}", name)
+
+
+def test_tools_without_an_importer_are_named(tmp_path):
+    tsv = tmp_path / "a.tsv"
+    write_text(tsv, "#FORMAT=WebAnno TSV 3.3\n\n\n#Text=A\n1-1\t0-1\tA\t_\n")
+    with pytest.raises(UserError, match="WebAnno TSV has no import.*UIMA CAS.*from=uima"):
+        import_items(tsv, "mqm")
+    for name, way_out in (("kto", "from=unpaired"), ("lighttag", "spans.quote: value")):
+        with pytest.raises(UserError, match=way_out):
+            main(["import", str(tsv), str(tmp_path / "o.jsonl"), f"from={name}"])
+
+
+def test_files_that_are_no_rows_name_the_way_out(tmp_path):
+    write_json(tmp_path / "a.json", {"rows": [{"prompt": "p"}], "relations": {}})
+    with pytest.raises(UserError, match=r"those under its key `rows`.*jq '\.\[\"rows\"\]' a.json"):
+        read_rows(tmp_path / "a.json")
+    with pytest.raises(UserError, match="from=brat` reads such files"):
+        read_rows(tmp_path / "a.ann")

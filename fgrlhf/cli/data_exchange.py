@@ -17,7 +17,7 @@ from fgrlhf.data import span_rows
 from fgrlhf.data.exporters import EXPORTERS
 from fgrlhf.data.format import Format
 from fgrlhf.data.formats import COMPARISONS, SPANS
-from fgrlhf.data.importers.registry import IMPORTERS, check_keys, import_items
+from fgrlhf.data.importers.registry import IMPORTERS, NO_IMPORT, check_keys, import_items
 from fgrlhf.data.importers.report import Report
 from fgrlhf.data.judgements import JUDGEMENTS, FeedbackRows, JudgedResponse, Losses
 from fgrlhf.data.parts import split_units
@@ -54,11 +54,11 @@ class ImportSettings(StrictModel):
     )
     confirmed: bool | None = Field(
         default=None,
-        description="doccano, spacy, uima: somebody judged every row or document, so one without a"
-        " label or span is `no error`",
+        description="brat, doccano, spacy, uima: somebody judged every row or document, so one"
+        " without a label or span is `no error`",
     )
     annotator: str | None = Field(
-        default=None, description="doccano, spacy, uima: who made the labels of this file"
+        default=None, description="brat, doccano, spacy, uima: who made the labels of this file"
     )
     layer: str | None = Field(
         default=None, description="uima: the only type of annotations to read; null: all"
@@ -271,6 +271,8 @@ def _feedback_rows(name: str, known: Mapping[str, Any]) -> FeedbackRows:
     try:
         task = load_task(name)
     except UserError:
+        if name in NO_IMPORT and known is IMPORTERS:
+            raise UserError(f"{name} {NO_IMPORT[name]}") from None
         raise UserError(
             f"`{shorten(name)}` is neither a format nor a task; {suggestion(name, [*known])}"
         ) from None

@@ -18,7 +18,7 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -138,6 +138,9 @@ _EMPTY = {".json": "it is an empty JSON array"}
 _NAMED_AS_LINES = "A file of one JSON array needs a name that ends in .json"
 
 
+IMPORTED = {".ann": "brat", ".xmi": "uima"}  # ends of names -> who reads such files
+
+
 def _suffix(name: str) -> str:
     """The suffix that determines how a source is read; `hub:` for a data set."""
     if name.startswith(HUB):
@@ -155,6 +158,9 @@ def _suffix(name: str) -> str:
             " published tables. Convert any other one with pandas:"
             f" read_csv(FILE{separator}).to_json('rows.jsonl', orient='records', lines=True)"
         )
+    importer = next((read for end, read in IMPORTED.items() if name.endswith(end)), None)
+    if importer is not None:
+        names += f". `fgrlhf data import IN OUT from={importer}` reads such files"
     raise UserError(f"the name of {shorten(name)} does not end in a known format: give {names}")
 
 
@@ -200,11 +206,24 @@ def _json_rows(path: Path, text: str) -> list[Any]:
             )
         raise UserError(f"{path} is not valid JSON: {shorten(error)}{way_out}") from None
     if not isinstance(rows, list):
-        way_out = ": put it in [ ], or name the file .jsonl" if isinstance(rows, dict) else ""
+        way_out = _rows_inside(path, rows) if isinstance(rows, dict) else ""
         raise UserError(
             f"{path} must hold one JSON array of rows, it holds {type_name(rows)}{way_out}"
         )
     return rows
+
+
+def _rows_inside(path: Path, value: Mapping[str, Any]) -> str:
+    """What to do about a file of one object, which may have the rows under a key."""
+    keys = [key for key, rows in value.items() if isinstance(rows, list) and rows]
+    keys = [key for key in keys if all(isinstance(row, Mapping) for row in value[key])]
+    if len(keys) != 1:
+        return ": put it in [ ], or name the file .jsonl"
+    key = shorten(keys[0], 40)
+    return (
+        f". If the rows are those under its key `{key}`, write them to a file of their own, as"
+        f" `jq '.[\"{key}\"]' {shorten(path.name, 40)}` does; else put the object in [ ]"
+    )
 
 
 def _json_lines(path: Path, text: str) -> list[Any]:

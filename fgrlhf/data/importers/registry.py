@@ -10,13 +10,16 @@ from fgrlhf.base.records import refuse_rows
 from fgrlhf.data.format import Format
 from fgrlhf.data.formats import COMPARISONS, JUDGEMENTS
 from fgrlhf.data.importers import (
+    brat,
     doccano,
     hallucinations,
     helpsteer,
     mtme,
     mushroom,
+    pairwise,
     potato,
     prodigy,
+    rated_answers,
     steps,
     tools,
     toxic,
@@ -53,6 +56,7 @@ class Importer:
 
 
 TABLES = (".csv", ".tsv")
+MOST_FIRST_LINE = 100  # characters that are read of a first line
 AS_JSON = "Export the project as JSON, which has the structure of the answers"
 
 DOCUMENTS = ("document_id", "doc_id", "doc", "document")
@@ -75,6 +79,8 @@ IMPORTERS: dict[str, Importer] = {
     "defacto": Importer(hallucinations.defacto),
     "fava": Importer(hallucinations.fava),
     "mushroom": Importer(mushroom.mushroom),
+    "factscore": Importer(rated_answers.factscore, cluster=("topic",)),
+    "feedback_qa": Importer(rated_answers.feedback_qa),
     "toxic_spans": Importer(toxic.toxic_spans, instead=""),
     "toxic_spans_raw": Importer(toxic.toxic_spans_raw, instead=""),
     "prm800k": Importer(steps.prm800k),
@@ -88,6 +94,9 @@ IMPORTERS: dict[str, Importer] = {
     "helpsteer3_edit": Importer(helpsteer.edit),
     "unpaired": Importer(unpaired.unpaired, COMPARISONS),
     "label_studio": Importer(tools.label_studio, keys=("aspect", "project"), instead=AS_JSON),
+    "label_studio_pairwise": Importer(
+        pairwise.label_studio_pairwise, COMPARISONS, keys=("project",), instead=AS_JSON
+    ),
     "argilla": Importer(tools.argilla, instead=f"{AS_JSON} (`records.to_json`)"),
     "potato": Importer(potato.potato, keys=("items", "aspect")),
     "prodigy": Importer(prodigy.prodigy),
@@ -95,6 +104,7 @@ IMPORTERS: dict[str, Importer] = {
     "uima": Importer(
         uima.uima, beside=(uima.TYPES_FILE,), keys=("layer", "annotator", "confirmed")
     ),
+    "brat": Importer(brat.brat, keys=("annotator", "confirmed")),
     "doccano": Importer(
         doccano.doccano,
         keys=("offsets", "confirmed", "annotator", "corrections"),
@@ -102,6 +112,25 @@ IMPORTERS: dict[str, Importer] = {
     ),
 }
 
+
+# names of tools and formats that are no importer -> what to do
+BY_COLUMNS = (
+    "has no import: read its rows by their keys, as `fgrlhf data convert IN OUT format=spans"
+)
+NO_IMPORT = {
+    "webanno": "has no import, since it lacks the text between sentences: export the project as"
+    " UIMA CAS XMI or JSON, and give from=uima",
+    "lighttag": f"{BY_COLUMNS} 'columns={{response: content, spans: annotations, spans.label: tag,"
+    " spans.quote: value}'` does with those under `annotations_and_examples`",
+    "ubiai": f"{BY_COLUMNS} 'columns={{response: document, spans: tokens, spans.label: entityLabel,"
+    " spans.quote: text}'` does",
+    "sharegpt": "needs no import: demonstrations and comparisons are read with these keys, as"
+    " `fgrlhf data check FILE format=demonstrations` does",
+    "kto": "is read with from=unpaired",
+    "json_min": "is read with from=label_studio project=FILE",
+}
+NO_IMPORT |= dict.fromkeys(["inception", "webanno_tsv"], NO_IMPORT["webanno"])
+TSV_HEADER = "#FORMAT=WebAnno TSV"  # the first line of such a file
 
 # Keys with a meaning in the written rows. A key of the source with such a name cannot be kept: a
 # `source` of "reddit", for example, would be read as the text from which the response was made.
@@ -137,6 +166,8 @@ def import_items(
     importer = IMPORTERS[name]
     settings = settings or {}
     check_keys(name, importer.keys, settings)
+    if str(source).endswith(TABLES) and _first_line(source).startswith(TSV_HEADER):
+        raise UserError(f"{shorten(source)}: WebAnno TSV {NO_IMPORT['webanno']}")
     if importer.instead and str(source).endswith(TABLES):
         raise UserError(
             f"{shorten(source)} is a table, and {name} is read from other files. {importer.instead}"
@@ -154,6 +185,15 @@ def import_items(
             + ("; ".join(report.lines()) or "it is empty")
         )
     return items, report
+
+
+def _first_line(source: str | Path) -> str:
+    """The first line of a file; "" if it cannot be read."""
+    try:
+        with open(source, encoding="utf-8-sig") as file:
+            return file.readline(MOST_FIRST_LINE)
+    except (OSError, ValueError):
+        return ""
 
 
 def _with_cluster(item: Any, keys: Sequence[str]) -> Any:

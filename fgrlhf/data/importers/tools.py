@@ -18,17 +18,20 @@ from fgrlhf.data.importers.argilla_forms import nested
 from fgrlhf.data.importers.clean_answers import UNMARKED, with_clean_answers
 from fgrlhf.data.importers.files import (
     optional_text,
+    read_each,
     read_objects,
     row_id,
     shown_prompt,
     whole_number,
 )
+from fgrlhf.data.importers.json_min import OFFSETS, is_json_min, tasks_of
 from fgrlhf.data.importers.report import Report
 from fgrlhf.data.importers.shown_texts import ShownText
 from fgrlhf.data.judgements import NO_ERROR, RESPONSE, SOURCE, JudgedResponse, Judgement
 from fgrlhf.data.label_studio_project import RESPONSE_KEYS as TEXT_KEYS
 from fgrlhf.data.label_studio_project import read_project
 from fgrlhf.data.locate import UTF16
+from fgrlhf.data.read import read_rows
 from fgrlhf.data.shapes import messages_of, split_answer
 
 COMMENT = "comment"  # the label of a free text about a whole response
@@ -38,11 +41,8 @@ COMMENT = "comment"  # the label of a free text about a whole response
 # types of results with labels of marks; the labels have the type as their key
 MARKS = ("labels", "hypertextlabels", "paragraphlabels")
 READABLE = (*MARKS, "choices", "number", "rating", "textarea")  # types of results
-OFFSETS = ("start", "end", "startOffset", "endOffset")  # keys of a region's value
 PARTS = ("severity", "reason", "evidence")  # names of controls that give a part of a judgement
 SUGGESTED = ("prediction", "prediction-changed")  # `origin` of a result that a model suggested
-
-JSON_MIN_KEYS = ("annotator", "annotation_id", "lead_time")  # of a row of the form JSON-MIN
 
 MEDIA = ("image", "audio", "video", "pdf", "csv", "url")  # keys of what is no text
 OTHER_RESULTS = (
@@ -83,6 +83,11 @@ def label_studio(
     The judged text is under `response` or `text` of `data`, or under its only key with a text or a
     dialog, beside `prompt`, `source` and `id`.
 
+    The form JSON-MIN has no ids and no types of results: a result is taken for one about the mark
+    at its place. Answers that are single texts look like data, and a choice about a mark has lost
+    its place. With `project`, the former are read and an annotation without an answer is one
+    without a mark. Predictions and skipped tasks are not in this form.
+
     A judgement has no place for a model's confidence, so scores of predictions are lost. So are
     `meta` of a task, `ground_truth` of an annotation and drafts. All of these are counted.
 
@@ -92,9 +97,13 @@ def label_studio(
       project: a file with the labelling configuration of the project, which tells the key of each
         text by its name. Without it, a text whose name is no key of the data is the response.
     """
-    names = {} if project is None else read_project(project).texts
-    read = partial(_label_studio_task, aspect=aspect, names=names)
-    items = with_clean_answers(read_objects(path, read, report), aspect, report)
+    config = None if project is None else read_project(project)
+    rows = read_rows(path)
+    if any(map(is_json_min, rows)):
+        is_clean_known = config is not None or aspect is not None
+        rows = tasks_of(rows, config.controls if config else {}, is_clean_known, report)
+    read = partial(_label_studio_task, aspect=aspect, names=config.texts if config else {})
+    items = with_clean_answers(read_each(rows, read, report), aspect, report)
     if all(judgement.span is None for item in items for judgement in item.judgements):
         report.notes.pop(OTHER_RESULTS, None)  # a project in which nobody marks
     return items
@@ -108,12 +117,6 @@ def _label_studio_task(
     names: Mapping[str, str],
 ) -> JudgedResponse | None:
     """A task. `names` has the key of each shown text by its name."""
-    if row.get("data") is None and any(key in row for key in JSON_MIN_KEYS):
-        raise RowError(
-            "data",
-            "is missing: this is Label Studio's form JSON-MIN, which lacks the structure of the"
-            " answers. Export the project as JSON",
-        )
     data = check_object("data", row.get("data"))
     key = _label_studio_text_key(data)
     response = ShownText.of(f"data.{key}", data[key])
@@ -153,7 +156,8 @@ def _label_studio_text_key(data: Mapping[str, Any]) -> str:
         raise RowError(
             "data",
             f"has no text under {' or '.join(TEXT_KEYS)}, and not one other text (keys: {keys})."
-            " Rename the key of the judged text in the export",
+            " Rename the key of the judged text in the export. Choices between two texts are read"
+            " with from=label_studio_pairwise",
         )
     return shown[0]
 
@@ -181,7 +185,7 @@ def _annotation_judgements(
             continue
         if annotation.get("ground_truth"):
             report.losses["`ground_truth` of annotations"] += 1
-        annotator = _user(annotation.get("completed_by"))
+        annotator = user_name(annotation.get("completed_by"))
         if annotation.get("result") == []:
             yield Judgement(UNMARKED, NO_ERROR, annotator=annotator)
             continue
@@ -243,7 +247,7 @@ def _results(key: str, annotation: Mapping[str, Any], report: Report) -> list[An
     return check_list(key, results)
 
 
-def _user(value: Any) -> str | None:
+def user_name(value: Any) -> str | None:
     """The name of a user, who may be an object; None if the export does not name one."""
     if isinstance(value, Mapping):
         value = value.get("email") or value.get("id")
@@ -474,7 +478,7 @@ def _argilla_record(number: int, row: Mapping[str, Any], report: Report) -> Judg
             if answer.get("status") in UNSUBMITTED:
                 report.losses[UNSUBMITTED[answer["status"]]] += 1
                 continue
-            annotator = _user(answer.get("user_id"))
+            annotator = user_name(answer.get("user_id"))
             value = answer.get("value")
             for judgement in _answers(number, f"{key}.value", query, value, texts, report):
                 judgements.append(replace(judgement, annotator=annotator))
