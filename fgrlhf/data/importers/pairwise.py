@@ -77,9 +77,11 @@ def _task(
             " configuration tells which text is on the left: give project=FILE",
         )
     answers = tuple(Answer(ShownText.of(f"data.{key}", data.get(key)).text) for key in keys)
-    others = [key for key, value in data.items() if key not in (*keys, "id") and value]
-    texts = [key for key in others if isinstance(data[key], str)]
-    prompt_key = PROMPT if data.get(PROMPT) else texts[0] if len(texts) == 1 else None
+    others = [key for key in data if key not in (*keys, "id")]
+    texts = [key for key in others if isinstance(data[key], str) and data[key].strip()]
+    if PROMPT in texts or (isinstance(data.get(PROMPT), list) and data[PROMPT]):
+        texts = [PROMPT]
+    prompt_key = texts[0] if len(texts) == 1 else None
     if prompt_key is None:
         raise RowError(
             f"data.{PROMPT}",

@@ -72,7 +72,7 @@ def _facts(number: int, sentences: list[Any], response: str, report: Report) -> 
         for k, item in enumerate(check_list(f"{key}.{FACTS}", sentence.get(FACTS) or [])):
             name = f"{key}.{FACTS}[{k}]"
             fact = check_object(name, item)
-            label = fact.get("label")
+            label = check_text(f"{name}.label", fact.get("label"))
             if label == SUPPORTED:
                 report.notes["facts that are supported, which are no errors"] += 1
             elif label in FACT_LABELS:
