@@ -15,7 +15,7 @@ FACT_LABELS = {"NS": "not supported", IRRELEVANT: "irrelevant"}
 FACTS, IS_RELEVANT = "human-atomic-facts", "is-relevant"
 RATING = "rating"
 QUERY = "question"  # a task's word: a key of FeedbackQA
-PASSAGE = "passage"  # a task's word: likewise
+RETRIEVED = "passage"  # a task's word: likewise
 CONTENT = ("reference", "section_content")  # keys of the answer in it
 PLACE = ("uri", "passage_id")  # a task's word: keys in it that say where the answer is from
 
@@ -110,9 +110,9 @@ def feedback_qa(path: str | Path, report: Report) -> list[JudgedResponse]:
 def _feedback_qa_row(number: int, row: Mapping[str, Any], report: Report) -> JudgedResponse | None:
     key, value, meta = "answer", row.get("answer"), {}
     if value is None:
-        found = check_object(PASSAGE, row.get(PASSAGE))
-        reference = check_object(f"{PASSAGE}.{CONTENT[0]}", found.get(CONTENT[0]))
-        key, value = ".".join([PASSAGE, *CONTENT]), reference.get(CONTENT[1])
+        found = check_object(RETRIEVED, row.get(RETRIEVED))
+        reference = check_object(f"{RETRIEVED}.{CONTENT[0]}", found.get(CONTENT[0]))
+        key, value = ".".join([RETRIEVED, *CONTENT]), reference.get(CONTENT[1])
         meta = {name: found[name] for name in PLACE if name in found}
     response = check_text(key, value, may_be_blank=True)
     if not report.has_response(number, key, response):
@@ -126,7 +126,7 @@ def _feedback_qa_row(number: int, row: Mapping[str, Any], report: Report) -> Jud
         label = check_text(f"{RATING}[{i}]", rating)
         text = optional_text(f"feedback[{i}]", reason)
         judgements.append(Judgement(RATING, label, reason=text))
-    used = (QUERY, "answer", PASSAGE, "feedback", RATING, "id")
+    used = (QUERY, "answer", RETRIEVED, "feedback", RATING, "id")
     meta |= {name: value for name, value in row.items() if name not in used}
     prompt = text_prompt(row_id(row.get("id"), number), check_text(QUERY, row.get(QUERY)), meta)
     return JudgedResponse(prompt, response, tuple(judgements))
