@@ -11,37 +11,22 @@ from interface_html.row_format import RowFormat
 from interface_html.schema import ASSIGNMENT, PageName, load_schema
 from interface_html.tasks import FeedbackTask
 
-QUALITY = {
-    "name": "quality",
-    "label": "Quality",
-    "help": "How good is it?",
-    "scale": "likert",
-    "anchors": {"1": "bad", "5": "good"},
-}
-CLARITY = {
-    "name": "clarity",
-    "label": "Clarity",
-    "help": "How clear is it?",
-    "scale": "percent",
-    "anchors": {"0": "not at all", "100": "fully"},
-}
+LIKERT = {"scale": "likert", "anchors": {"1": "bad", "5": "good"}}
+PERCENT = {"scale": "percent", "anchors": {"0": "not at all", "100": "fully"}}
+QUALITY = {"name": "quality", "label": "Quality", "help": "How good is it?", **LIKERT}
+CLARITY = {"name": "clarity", "label": "Clarity", "help": "How clear is it?", **PERCENT}
 OUTPUTS = ("first", "second")
 
 
 def schema_tree(outputs=OUTPUTS, ratings=(QUALITY, CLARITY), comparison=None) -> dict:
+    fields = {"title": "prompt", "context": None, "reference": None, "noun": "text"}
     return {
         "task": "rated",
         "title": "Rated texts",
         "guideline_version": "1",
         "guideline": ["Rate the texts."],
         "unit": "word",
-        "fields": {
-            "title": "prompt",
-            "context": None,
-            "reference": None,
-            "outputs": list(outputs),
-            "noun": "text",
-        },
+        "fields": {**fields, "outputs": list(outputs)},
         "row": ["prompt", *outputs],
         "errors": [],
         "missing": [],
@@ -64,14 +49,8 @@ def rating_task(folder: Path, **changes) -> FeedbackTask:
 
 def row(number: int = 0, outputs=OUTPUTS, **changes) -> dict:
     texts = changes.get("responses") or [f"The {output} text of {number}." for output in outputs]
-    several = {"responses": texts} if len(texts) > 1 else {}
-    return {
-        "id": str(number),
-        "prompt": f"Say {number}",
-        "response": texts[0],
-        **several,
-        **changes,
-    }
+    row = {"id": str(number), "prompt": f"Say {number}", "response": texts[0]}
+    return {**row, **({"responses": texts} if len(texts) > 1 else {}), **changes}
 
 
 def write_page(

@@ -112,13 +112,9 @@ def test_reward_to_go_by_hand():
 
 
 def test_kl_penalty_by_hand():
-    penalized_BT = kl_penalized(
-        torch.tensor([[1.0, 0.0, 5.0]]),
-        torch.tensor([[-1.0, -2.0, 0.0]]),
-        torch.tensor([[-1.5, -1.0, 0.0]]),
-        torch.tensor([[1, 1, 0]]),
-        0.2,
-    )
+    rewards, kept = torch.tensor([[1.0, 0.0, 5.0]]), torch.tensor([[1, 1, 0]])
+    logprobs, others = torch.tensor([[-1.0, -2.0, 0.0], [-1.5, -1.0, 0.0]]).split(1)
+    penalized_BT = kl_penalized(rewards, logprobs, others, kept, 0.2)
     torch.testing.assert_close(penalized_BT, torch.tensor([[1 - 0.2 * 0.5, 0.2 * 1.0, 0.0]]))
 
 
@@ -239,17 +235,12 @@ def small_world(K: int):
     prefixes = [p for n in range(3) for p in itertools.product((0, 1), repeat=n)]
     logits = {p: torch.randn(3, generator=g, dtype=torch.double).requires_grad_() for p in prefixes}
     reward = {p + (1,): float(torch.randn(1, generator=g)) for p in prefixes}
-    logprob_NT = torch.stack(
-        [
-            torch.stack(
-                [
-                    *(logits[y[:t]].log_softmax(0)[y[t]] for t in range(len(y))),
-                    *[torch.zeros((), dtype=torch.double)] * (3 - len(y)),
-                ]
-            )
-            for y in responses
-        ]
-    )
+    rows = []
+    for y in responses:
+        logprobs = [logits[y[:t]].log_softmax(0)[y[t]] for t in range(len(y))]
+        padding = [torch.zeros((), dtype=torch.double)] * (3 - len(y))
+        rows.append(torch.stack([*logprobs, *padding]))
+    logprob_NT = torch.stack(rows)
     rewards_NT = torch.tensor(
         [[reward.get(y[: t + 1], 0.0) for t in range(3)] for y in responses], dtype=torch.double
     )

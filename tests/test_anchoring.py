@@ -28,14 +28,8 @@ from interface_html.suggestions import decision_problems, undecided_problems, ve
 
 
 def suggested(start: int, end: int, kind="Irrelevant", score=0.9) -> dict:
-    return {
-        "type": kind,
-        "start": start,
-        "end": end,
-        "explanation": "",
-        "score": score,
-        "source": "rm",
-    }
+    place = {"type": kind, "start": start, "end": end}
+    return {**place, "explanation": "", "score": score, "source": "rm"}
 
 
 def marked(start: int, end: int, kind="Irrelevant") -> dict:
@@ -102,12 +96,8 @@ def test_a_small_arm_widens_the_interval_of_the_difference():
 
     def difference(hidden):
         shown = [annotation(str(i), True, *(half if i % 2 else both)) for i in range(60)]
-        return f1_difference(
-            [
-                *shown,
-                *[annotation(f"h{i}", False, *(half if i % 3 else both)) for i in range(hidden)],
-            ]
-        )
+        unseen = [annotation(f"h{i}", False, *(half if i % 3 else both)) for i in range(hidden)]
+        return f1_difference([*shown, *unseen])
 
     assert not difference(9).has_bounds  # nine items say too little about others
     wide, narrow = difference(12), difference(60)
@@ -150,9 +140,8 @@ def test_items_with_one_prompt_are_one_unit():
     one, four = influences(made(1))[0], influences(made(4))[0]
     for figure in ("shown", "hidden", "difference", "accepted"):
         single, copied = getattr(one, figure), getattr(four, figure)
-        assert single.has_bounds and (copied.low, copied.high) == pytest.approx(
-            (single.low, single.high)
-        )
+        assert single.has_bounds
+        assert (copied.low, copied.high) == pytest.approx((single.low, single.high))
     seconds = "active seconds per item"
     single, copied = (arm_figures(made(copies))["shown"][seconds] for copies in (1, 4))
     assert (copied.low, copied.high) == pytest.approx((single.low, single.high))
@@ -280,13 +269,8 @@ ROW = {key: value for key, value in ITEM.items() if key != "id"}
 ONE = suggested(4, 11)
 ORIGIN = {"index": 0, "source": "rm", "score": 0.9, "verdict": "accepted"}
 NOTHING = {"errors": [], "missing-info": [], "corrected-prediction": ROW["prediction 1"]}
-COPIED = {
-    "errors": [{**marked(4, 11), "origin": ORIGIN}],
-    "missing-info": [],
-    "corrected-prediction": "Mended.",
-    "no-error": False,
-    "suggestions": [],
-}
+COPIED = {"errors": [{**marked(4, 11), "origin": ORIGIN}], "missing-info": [], "suggestions": []}
+COPIED |= {"corrected-prediction": "Mended.", "no-error": False}
 
 
 def item(name: str, **values) -> Item:
@@ -295,13 +279,9 @@ def item(name: str, **values) -> Item:
 
 def test_the_report_of_a_database(tmp_path, capsys):
     database = Database(tmp_path / "f.sqlite", "qa_feedback", per_item=2)
-    database.add_items(
-        [
-            item("a", suggestions=[ONE], suggestions_shown=True),
-            item("b", suggestions=[ONE], suggestions_shown=False),
-            item("c"),
-        ]
-    )
+    shown = item("a", suggestions=[ONE], suggestions_shown=True)
+    hidden = item("b", suggestions=[ONE], suggestions_shown=False)
+    database.add_items([shown, hidden, item("c")])
     for who, shown_doc in (
         ("anna", COPIED),
         ("ben", {**NOTHING, "suggestions": [{"index": 0, "verdict": "rejected"}]}),
@@ -354,12 +334,8 @@ def files(tmp_path):
 
 
 def report_of(files, **changes):
-    values = {
-        "task": "qa_feedback",
-        "items": str(files / "items.json"),
-        "files": str(files / "anna.json"),
-        "records": str(files / "record.json"),
-    }
+    names = {"items": "items.json", "files": "anna.json", "records": "record.json"}
+    values = {"task": "qa_feedback"} | {key: str(files / name) for key, name in names.items()}
     return write_report(AnchoringSettings(**values | changes))
 
 

@@ -29,15 +29,11 @@ from interface_html.rules import annotation_problems
 
 SCHEMA = QA.schema
 CORRECTED = "The dog sat on the mat. It was 😀 red."
+PLACE = '{"passage_id":1,"sentence_id":[2]}'
 EXPECTED = {
     "errors": [
         {"error type": "Irrelevant", "explanation": "", "start": 4, "end": 11},
-        {
-            "error type": "Wrong-Grounding",
-            "explanation": '{"passage_id":1,"sentence_id":[2]}',
-            "start": 31,
-            "end": 37,
-        },
+        {"error type": "Wrong-Grounding", "explanation": PLACE, "start": 31, "end": 37},
         {"error type": "Redundant", "explanation": "on the mat.", "start": 50, "end": 56},
     ],
     "missing-info": [{"error type": "Missing-Answer", "passage_id": 2, "sentence_id": [0, 1]}],
@@ -212,11 +208,8 @@ def test_no_error_needs_the_text_as_it_is(chromium, tmp_path):
             tab.click("#reset")
             press(tab, "Control+Enter")
         said = json.loads(downloaded(tab))[0]["feedback"]
-        assert said == {
-            "errors": [],
-            "missing-info": [],
-            "corrected-prediction": item["prediction 1"],
-        }
+        nothing = {"errors": [], "missing-info": []}
+        assert said == nothing | {"corrected-prediction": item["prediction 1"]}
 
 
 def test_keys_are_off_in_fields_and_warnings_are_live(chromium, tmp_path):
@@ -240,11 +233,8 @@ def test_real_rows_come_back_byte_for_byte(chromium, qa_feedback):
         for split in ("train", "dev"):
             path = qa_feedback / f"{split}_feedback.json"
             tab.set_input_files("#file", path)
-            wait_until(
-                tab,
-                "() => document.querySelector('#position').textContent.includes('of"
-                f" {len(json.loads(path.read_text()))}')",
-            )
+            found = "text => document.querySelector('#position').textContent.includes(text)"
+            wait_until(tab, found, arg=f"of {len(json.loads(path.read_text()))}")
             assert downloaded(tab) == path.read_bytes()
             reload(tab)
             assert downloaded(tab) == path.read_bytes()
@@ -277,11 +267,8 @@ def test_a_bad_file_is_refused_with_row_and_reason(chromium, tmp_path):
         ):
             (tmp_path / "bad.json").write_text(text)
             tab.set_input_files("#file", tmp_path / "bad.json")
-            wait_until(
-                tab,
-                "reason => document.querySelector('#notice').textContent.includes(reason)",
-                arg=reason,
-            )
+            found = "reason => document.querySelector('#notice').textContent.includes(reason)"
+            wait_until(tab, found, arg=reason)
 
 
 def test_a_self_contained_page_needs_no_other_file(chromium, tmp_path):
@@ -313,11 +300,9 @@ def test_another_task_is_one_schema_file(chromium, tmp_path):
         assert tab.inner_text("label:has(#no-error) span") == "No error"
         (row,) = json.loads(downloaded(tab))
         assert row == {**item, "spans": [{"start": 13, "end": 22, "label": "Insult"}]}
-        assert (
-            not tab.is_visible("#correction")
-            and not tab.is_visible("#sources")
-            and not tab.is_visible("#missing-part")
-        )
+        assert not tab.is_visible("#correction")
+        assert not tab.is_visible("#sources")
+        assert not tab.is_visible("#missing-part")
 
 
 @pytest.mark.parametrize(
@@ -333,11 +318,8 @@ def test_nothing_missing_is_confirmed_only_where_it_is_asked_for(
     with opened(chromium, where=path) as tab:
         assert tab.inner_text("label:has(#no-error) span") == label
         press(tab, "Escape", "?")
-        keys = dict(
-            tab.locator("#help tr").evaluate_all(
-                "rows => rows.map((row) => [row.cells[0].innerText, row.cells[1].innerText])"
-            )
-        )
+        cells = "rows => rows.map((row) => [row.cells[0].innerText, row.cells[1].innerText])"
+        keys = dict(tab.locator("#help tr").evaluate_all(cells))
         assert keys["N"].casefold() == label.casefold()
 
 

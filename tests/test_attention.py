@@ -21,37 +21,17 @@ from fgrlhf.kernels.layers import dropout_mask
 
 
 def t5():
-    return T5ForConditionalGeneration(
-        T5Config(
-            vocab_size=50,
-            d_model=16,
-            d_kv=4,
-            d_ff=32,
-            num_layers=2,
-            num_heads=4,
-            decoder_start_token_id=0,
-            dropout_rate=0.0,
-            initializer_factor=0.3,
-        )
-    )
+    sizes = {"d_model": 16, "d_kv": 4, "d_ff": 32, "num_layers": 2, "num_heads": 4}
+    settings = {"decoder_start_token_id": 0, "dropout_rate": 0.0, "initializer_factor": 0.3}
+    return T5ForConditionalGeneration(T5Config(vocab_size=50, **sizes, **settings))
 
 
 def bart():
-    return BartForConditionalGeneration(
-        BartConfig(
-            vocab_size=50,
-            d_model=16,
-            encoder_layers=2,
-            decoder_layers=2,
-            encoder_attention_heads=4,
-            decoder_attention_heads=4,
-            encoder_ffn_dim=32,
-            decoder_ffn_dim=32,
-            max_position_embeddings=64,
-            dropout=0.0,
-            init_std=0.3,
-        )
-    )
+    sizes = {"layers": 2, "attention_heads": 4, "ffn_dim": 32}
+    of_both = {f"{side}_{key}": n for side in ("encoder", "decoder") for key, n in sizes.items()}
+    settings = {"max_position_embeddings": 64, "dropout": 0.0, "init_std": 0.3}
+    config = BartConfig(vocab_size=50, d_model=16, **of_both, **settings)
+    return BartForConditionalGeneration(config)
 
 
 @pytest.mark.parametrize("make", [t5, bart])
@@ -64,12 +44,9 @@ def test_g_prompts_for_k_responses_each_equal_the_prompts_repeated(make):
     mask_GP = (torch.arange(P) < torch.tensor([[7], [4], [2]])).long()
 
     def run(states, mask):
-        hidden = model.get_decoder()(
-            input_ids=ids_BT,
-            encoder_hidden_states=states,
-            encoder_attention_mask=mask,
-            use_cache=False,
-        ).last_hidden_state
+        encoded = {"encoder_hidden_states": states, "encoder_attention_mask": mask}
+        decoder = model.get_decoder()
+        hidden = decoder(input_ids=ids_BT, use_cache=False, **encoded).last_hidden_state
         weights = torch.linspace(-1, 1, hidden.numel()).view_as(hidden)
         return hidden, torch.autograd.grad((hidden * weights).sum(), encoded_GPD)[0]
 

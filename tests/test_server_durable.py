@@ -197,26 +197,17 @@ def test_a_full_disk_is_told_and_loses_nothing(tmp_path):
     with serving(tmp_path, items=2) as server:
         client = Client(server.port, "a")
         given = client.next()
-        doc = {
-            "errors": [],
-            "missing-info": [{"error type": "Missing-Answer", "passage_id": 1, "sentence_id": [1]}],
-            "no-error": False,
-        }
+        missing = {"error type": "Missing-Answer", "passage_id": 1, "sentence_id": [1]}
+        doc = {"errors": [], "missing-info": [missing], "no-error": False}
         body = client.submission(given, {**doc, "corrected-prediction": "x" * 100_000})
         size = server.db.stat().st_size
         resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
         status, answer = client.call("POST", "/api/submissions", body)
         assert status == 507 and "not saved" in answer["error"]
-        assert (
-            client.next()["id"] == given["id"]
-            if client.call("GET", "/api/health")[0] != 200
-            else True
-        )
-        resource.prlimit(
-            server.process.pid,
-            resource.RLIMIT_FSIZE,
-            (resource.RLIM_INFINITY, resource.RLIM_INFINITY),
-        )
+        if client.call("GET", "/api/health")[0] != 200:
+            assert client.next()["id"] == given["id"]
+        no_limit = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, no_limit)
         assert client.call("POST", "/api/submissions", body)[0] == 201
         assert len(read_database(server.db, "qa_feedback").submissions) == 1
 
@@ -240,45 +231,17 @@ def test_random_requests_find_no_server_error(tmp_path):
 
 def test_random_bytes_find_no_server_error(tmp_path):
     """Almost valid bodies: every kind of value in every place."""
-    values = [
-        None,
-        True,
-        -1,
-        0,
-        2**60,
-        10**400,
-        1.5,
-        "",
-        "x",
-        "\x00",
-        "😀",
-        [],
-        {},
-        [[]],
-        {"a": 1},
-        "9" * 300,
-    ]
+    values = [None, True, -1, 0, 2**60, 10**400, 1.5, "", "x", "\x00", "😀", "9" * 300]
+    values += [[], {}, [[]], {"a": 1}]
     rng = random.Random(0)
     with serving(tmp_path, items=3) as server:
         client = Client(server.port, "a")
         given = client.next()
-        error = {
-            "error type": "Irrelevant",
-            "explanation": "",
-            "start": 4,
-            "end": 11,
-            "quote": "cat sat",
-        }
+        error = {"error type": "Irrelevant", "explanation": "", "quote": "cat sat"}
+        error |= {"start": 4, "end": 11}
         info = {"error type": "Missing-Answer", "passage_id": 1, "sentence_id": [1]}
-        right = client.submission(
-            given,
-            {
-                "errors": [error],
-                "missing-info": [info],
-                "corrected-prediction": "x",
-                "no-error": False,
-            },
-        )
+        doc = {"errors": [error], "missing-info": [info], "no-error": False}
+        right = client.submission(given, {**doc, "corrected-prediction": "x"})
         for _ in range(5000 if LONG else 300):
             body = json.loads(json.dumps(right))
             for _ in range(rng.randint(1, 2)):

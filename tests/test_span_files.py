@@ -101,14 +101,10 @@ def test_training_checks_the_level_of_both_files(spans):
     text = [f"source={spans}", f"output={words}", "level=word", "tags={wrong: ERROR}"]
     command.main(["span_files", "numbers", *text])
     for train_file, dev_file in ((out, words), (words, out)):
+        files = {"train_file": str(train_file), "dev_file": str(dev_file)}
         tree = {
             "model": {"ckpt": "none", "max_input_len": 64},
-            "data": {
-                "train_file": str(train_file),
-                "dev_file": str(dev_file),
-                "level": "sentence",
-                "with_context": False,
-            },
+            "data": {**files, "level": "sentence", "with_context": False},
             "labels": {"error": "ERROR"},
             "logging": {"run_name": "levels", "save_dir": str(out.parent / "model")},
         }
@@ -188,18 +184,11 @@ def test_sources_that_are_not_read_are_noted(tmp_path, capsys):
 
 
 def test_words_and_renamed_columns(tmp_path):
-    row = {
-        "q": "Name a prime.",
-        "a": "It is 8.",
-        "marks": [{"start": 6, "end": 7, "label": "wrong"}],
-    }
+    mark = {"start": 6, "end": 7, "label": "wrong"}
+    row = {"q": "Name a prime.", "a": "It is 8.", "marks": [mark]}
     write_jsonl(tmp_path / "spans.jsonl", [row])
-    out = write(
-        tmp_path / "spans.jsonl",
-        "level=word",
-        "tags={wrong: ERROR}",
-        "columns={prompt: q, response: a, spans: marks}",
-    )
+    columns = "columns={prompt: q, response: a, spans: marks}"
+    out = write(tmp_path / "spans.jsonl", "level=word", "tags={wrong: ERROR}", columns)
     (read,) = read_segment_rows(out, ("ERROR", "O"), "Ignore", "word")
     assert read.labels == (1, 1, 0)
 
@@ -240,11 +229,8 @@ def test_the_description_of_the_segmenter_keeps_its_name(spans):
 
 @pytest.mark.parametrize("level", ["sentence", "step:-"])
 def test_spans_between_segments_are_counted(tmp_path, capsys, level):
-    spans = [
-        {"start": 4, "end": 5, "label": "wrong"},
-        {"start": 6, "end": 7, "label": "wrong"},
-        {"start": 6, "end": 8, "label": "wrong"},
-    ]
+    places = ((4, 5), (6, 7), (6, 8))
+    spans = [{"start": start, "end": end, "label": "wrong"} for start, end in places]
     between = {"sentence": "One.   Two.", "step:-": "One. - Two."}
     write_jsonl(tmp_path / "spans.jsonl", [{"response": between[level], "spans": spans}])
     write(tmp_path / "spans.jsonl", f"level={level}", "tags={wrong: ERROR}")
@@ -259,13 +245,9 @@ def test_a_file_without_segments_is_refused(tmp_path):
 
 
 def test_marks_of_every_response_train_the_model(tmp_path, capsys):
-    row = {
-        "prompt": "Name a prime.",
-        "response": "It is 7.",
-        "responses": ["It is 7.", "It is 8."],
-        "spans": [],
-        "other_spans": [[{"start": 6, "end": 7, "label": "wrong"}]],
-    }
+    row = {"prompt": "Name a prime.", "response": "It is 7.", "spans": []}
+    row["responses"] = ["It is 7.", "It is 8."]
+    row["other_spans"] = [[{"start": 6, "end": 7, "label": "wrong"}]]
     source = tmp_path / "spans.jsonl"
     write_jsonl(source, [row])
     out = write(source, "level=sentence", "tags={wrong: ERROR}")

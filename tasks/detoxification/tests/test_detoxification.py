@@ -37,12 +37,10 @@ PAPER_HOLISTIC = TRAINING / "holistic_config.yml"
 
 def rated_row(number: int, prompt: float | None = 0.1, continuation: float | None = 0.2) -> dict:
     words = "you rude fool" if (prompt or 0) >= 0.5 else "you kind friend"
-    return {
-        "filename": f"page-{number}.txt",
-        "begin": 10 * number,
-        "prompt": {"text": f"They called {words}", "toxicity": prompt},
-        "continuation": {"text": " and a nice day", "toxicity": continuation},
-    }
+    whole = {"text": f"They called {words}", "toxicity": prompt}
+    rest = {"text": " and a nice day", "toxicity": continuation}
+    page = {"filename": f"page-{number}.txt", "begin": 10 * number}
+    return {**page, "prompt": whole, "continuation": rest}
 
 
 @pytest.fixture
@@ -158,17 +156,11 @@ def test_every_prompt_with_a_score_counts_at_paper_scale(source, tmp_path):
 
 def test_examples_of_a_page_or_post_are_a_group(source):
     rows = read_rated(source / RATED_FILE)
-    assert [example["group"] for example in rated_texts(rows)[:3]] == [
-        "page-0.txt",
-        "page-0.txt",
-        "page-1.txt",
-    ]
+    groups = [example["group"] for example in rated_texts(rows)[:3]]
+    assert groups == ["page-0.txt", "page-0.txt", "page-1.txt"]
     posts = read_posts(source / SPANS_FILE)
-    assert [example["group"] for example in span_sentences(posts)[:3]] == [
-        "post 0",
-        "post 0",
-        "post 1",
-    ]
+    groups = [example["group"] for example in span_sentences(posts)[:3]]
+    assert groups == ["post 0", "post 0", "post 1"]
 
 
 def test_too_few_rows_are_an_error(source, tmp_path):
@@ -280,17 +272,9 @@ def test_every_stage_runs(environment, source):
     ]
     for path in (DENSE, HOLISTIC):
         rl.main(["tasks.detoxification", str(path), *short])
-    evaluate.main(
-        [
-            "tasks.detoxification",
-            f"policy={environment}/fine_grained/best",
-            f"config={DENSE}",
-            f"data_dir={data}",
-            f"output_dir={environment}",
-            "max_examples=2",
-            "num_samples=3",
-        ]
-    )
+    folders = [f"policy={environment}/fine_grained/best", f"output_dir={environment}"]
+    folders += [f"config={DENSE}", f"data_dir={data}"]
+    evaluate.main(["tasks.detoxification", *folders, "max_examples=2", "num_samples=3"])
     folder = environment / "eval" / "fine_grained-test"
     rows = read_jsonl(folder / "rows.jsonl")
     judge = LinearScorer.load(environment / "judge")
