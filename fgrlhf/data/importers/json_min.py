@@ -69,7 +69,7 @@ def tasks_of(
 
 def _results(key: str, value: Any, control: Control | None, report: Report) -> list[Result] | None:
     """The results in the answers to a control; None if the value is no answer."""
-    results = []
+    results: list[Result] = []
     for answer in value if isinstance(value, list) else [value]:
         if isinstance(answer, str) and control is not None and control.is_per_region:
             report.losses["answers about marks, whose places JSON-MIN does not have"] += 1
