@@ -77,6 +77,8 @@ def _judgement(schema: Schema, entry: Stored) -> dict[str, Any]:
     """
     doc = entry.doc
     scales = {scale.name: scale.label for scale in schema.ratings}
+    ratings = doc.get("ratings")
+    rated = [ratings.get(key, {}) for key in schema.fields.outputs] if ratings else []
     return {
         "annotator": entry.annotator,
         "page": entry.page,
@@ -87,7 +89,7 @@ def _judgement(schema: Schema, entry: Stored) -> dict[str, Any]:
         "preferences": _preferences(schema, doc.get("preference", ())),
         "ratings": [
             [{"label": scales.get(name, name), "value": value} for name, value in of.items()]
-            for of in doc.get("ratings", ())
+            for of in rated
         ],
     }
 

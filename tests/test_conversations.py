@@ -102,8 +102,9 @@ def test_gold_items_have_titles_like_the_others(task, tmp_path):
 @pytest.mark.parametrize("page", ["rating", "comparison"])
 def test_turns_are_shown_with_their_roles(chromium, task, page):
     long = TURNS + [TURNS[2], {"role": "user", "content": "Well. " * 400}]
+    lines = "List two:\n\n- a tree\n- a bird"
     rows = [row(0, prompt=TURNS), row(1, prompt=TEXT), row(2, prompt=long), row(3)]
-    with opened(chromium, where=write_page(task, rows, page)) as tab:
+    with opened(chromium, where=write_page(task, [*rows, row(4, prompt=lines)], page)) as tab:
         for _ in range(2):
             assert tab.inner_text("#item-title") == "Conversation, 4 turns"
             roles = tab.locator(".turn .role").all_inner_texts()
@@ -120,6 +121,8 @@ def test_turns_are_shown_with_their_roles(chromium, task, page):
         wait_until(tab, "() => document.querySelector('#turns').scrollTop === 0")
         press(tab, "Escape", "]")
         assert tab.inner_text("#item-title") == "Say 3" and turns.is_hidden()
+        press(tab, "]")
+        assert tab.inner_text("#item-title") == lines
 
 
 def test_the_browser_shows_the_same_turns(chromium, task, tmp_path):

@@ -169,6 +169,8 @@ def test_the_layout_follows_the_language_and_english_texts_keep_their_direction(
     is_mirrored = language.direction == "rtl"
     with opened(chromium, where=page_in(tmp_path, language), **wide) as tab:
         assert tab.evaluate("document.documentElement.dir") == language.direction
+        quoted = tab.evaluate("FG.t('Marked: “{quote}”', { quote: 'البلاد،' })")
+        assert "“\u2068البلاد،\u2069”" in quoted  # the comma stays behind the word
         word(tab, 1).click()
         press(tab, "3")
         order = [left(tab, f"#types .type >> nth={i}") for i in range(3)]

@@ -11,6 +11,7 @@ from test_rules import ROW, doc, error
 from interface_html import adjudicate, collect, export
 from interface_html.format import Item
 from interface_html.lead_items import item_list, item_view
+from interface_html.ratings import rating_problems
 from interface_html.stored import Study
 
 KIND = next(kind for kind in QA.schema.errors if kind.name == "Irrelevant")
@@ -64,10 +65,17 @@ def test_ratings_are_shown_by_their_labels(tmp_path):
     schema = rating_task(tmp_path).schema
     row = dict.fromkeys(schema.row, "text")
     names = [scale.name for scale in schema.ratings]
-    content = {"ratings": [dict.fromkeys(names, 2) for _ in schema.fields.outputs]}
+    outputs = schema.fields.outputs
+    ratings = {key: dict.fromkeys(names, n + 1) for n, key in enumerate(outputs)}
+    content = {"ratings": ratings, "order": list(range(len(outputs)))}
+    assert rating_problems(schema, content) == []
     given = [entry("anna", "0", "rating", content)]
     view = item_view(schema, Study([Item("0", row)], given, {}, []), 0)
-    assert view["judgements"][0]["ratings"][0][0] == {"label": schema.ratings[0].label, "value": 2}
+    shown = view["judgements"][0]["ratings"]
+    label = schema.ratings[0].label
+    assert [of[0] for of in shown] == [
+        {"label": label, "value": n + 1} for n in range(len(outputs))
+    ]
 
 
 def test_items_are_opened_found_and_downloaded(chromium, tmp_path):

@@ -164,11 +164,11 @@ def test_a_lost_answer_makes_no_second_submission(chromium, study):
         with at_work(chromium, study) as work:
             # every time: the page may try again by itself
             submissions = work.link.at("/api/submissions", otherwise=lose)
+            work.link.at("/api/drafts/*", otherwise=fail)
             press(work.tab, "n", "Control+Enter")
             said(work.tab, "cannot be reached")
             submissions.otherwise = proceed
             if is_reloaded:
-                work.link.at("/api/drafts/*", otherwise=fail)
                 reload_and_go_back(work.tab)
                 assert "(this item: submitted)" in work.tab.inner_text("#position")
             else:
@@ -176,6 +176,22 @@ def test_a_lost_answer_makes_no_second_submission(chromium, study):
                 said(work.tab, "This is the next item")
             assert len(work.submissions) == 1
             work.tab.noise.clear()
+
+
+def test_what_could_not_be_submitted_becomes_a_draft_by_itself(chromium, study):
+    with at_work(chromium, study, with_clock=True) as work:
+        drafts, submissions = map(work.link.at, ("/api/drafts/*", "/api/submissions"))
+        drafts.otherwise = submissions.otherwise = fail
+        press(work.tab, "Escape", "Home", "1")
+        work.tab.fill("#correction", "Mine.")
+        press(work.tab, "Escape", "Control+Enter")
+        said(work.tab, "cannot be reached")
+        drafts.otherwise = proceed
+        work.tab.clock.run_for(10_000)
+        kept(work.tab)
+        assert work.draft(0)["corrected-prediction"] == "Mine."
+        assert work.tab.is_hidden("#notice")
+        work.tab.noise.clear()
 
 
 def test_edits_after_a_submission_whose_answer_was_lost_survive_a_reload(chromium, study):
@@ -420,6 +436,11 @@ def test_a_second_window_shows_marks_submissions_and_progress_at_once(chromium, 
         press(tab, "Escape", "Control+Enter")
         titled(tab, "Question 1?")
         positioned(other, "this item: submitted")
+        push(other, "#next")
+        titled(other, "Question 1?")
+        assert other.is_hidden("#notice")  # that was about the item before
+        push(other, "#previous")
+        titled(other, "Question 0?")
         positioned(other, "1 of 3 done")
         assert other.inner_text("#item-title") == "Question 0?"
         press(tab, "s", "1", "Enter")  # skip

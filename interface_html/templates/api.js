@@ -746,6 +746,7 @@
         });
       } catch (error) {
         this.refused(item, state, error);
+        if (isPassing(error)) this.later(state, RETRY); // the server shall have it as a draft at least
         return false;
       }
       clearTimeout(this.timer);

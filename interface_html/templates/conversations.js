@@ -65,6 +65,8 @@ window.FG = window.FG || {};
       turns = FG.$("turns");
     const isDialog = messages.length > 0;
     turns.hidden = !isDialog;
+    // a prompt of several lines is read as a text, not as a heading
+    FG.$("item-title").classList.toggle("long", !isDialog && (text.length > 300 || text.includes("\n")));
     FG.$("item-title").replaceChildren(
       ...(isDialog ? [tn("Conversation, {n} turn", "Conversation, {n} turns", { n: messages.length })] : FG.visible(text)),
     );

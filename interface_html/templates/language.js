@@ -25,7 +25,9 @@ window.FG = window.FG || {};
   FG.list = (texts) => lists.format(texts);
 
   // Values are often in another language: isolated, their direction does not change the order of the text around them.
-  FG.isolated = (text) => (stored ? `\u2068${text}\u2069` : text);
+  // On an English page, that matters for texts with letters from right to left.
+  const RTL_LETTER = /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]/;
+  FG.isolated = (text) => (stored || RTL_LETTER.test(text) ? `\u2068${text}\u2069` : text);
 
   const shown = (value) => (typeof value === "number" ? numbers.format(value) : FG.isolated(value));
 

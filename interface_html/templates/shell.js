@@ -694,11 +694,10 @@ window.FG = window.FG || {};
     if (!FG.same(before, shown(work.state))) {
       hooks.refresh();
       FG.showProblems([]);
-      FG.notice(
-        isJoined
-          ? t("This item was changed in another tab; its changes were added to yours.")
-          : t("This item was changed in another tab; this is its version."),
-      );
+      shell.joined = isJoined
+        ? t("This item was changed in another tab; its changes were added to yours.")
+        : t("This item was changed in another tab; this is its version.");
+      FG.notice(shell.joined);
     }
     FG.showStatus(work);
     return true;
@@ -778,6 +777,7 @@ window.FG = window.FG || {};
         FG.notice(t("Item {n} could not be loaded: {reason}.", { n: at + 1, reason: error.message }));
         return;
       }
+    if ($("notice").textContent === shell.joined) FG.notice(""); // it was about the item before
     shell.at = at;
     store.position = at;
     const item = store.items[at];
@@ -813,7 +813,7 @@ window.FG = window.FG || {};
   // key(event), fresh(item, schema, store) returns the document of an item without work, help(table).
   FG.start = function (page, hooks) {
     const schema = window.FG_SCHEMA;
-    shell = { schema, page, hooks, at: 0, work: null, store: null, open };
+    shell = { schema, page, hooks, at: 0, work: null, store: null, joined: null, open };
     document.title = `${schema.title}: ${PAGE_NAMES[page]}`;
     try {
       shell.store = FG.newStore(schema, page);
