@@ -159,14 +159,15 @@ def decided_by(
         return "adjudicated"
     if policy == "all" or len(documents) == 1:
         return "single"
-    if _are_same(schema, page, documents):
+    if are_same(schema, page, documents):
         return "unanimous"
     if policy in ("first", "latest"):
         return policy
     return "median" if page == "rating" else "majority"
 
 
-def _are_same(schema: Schema, page: str, documents: Sequence[Mapping[str, Any]]) -> bool:
+def are_same(schema: Schema, page: str, documents: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether judgements of an item on a page are the same in all that rows hold."""
     if page == "annotation":
         return not differences(schema, documents)
     key = "preference" if page == "comparison" else "ratings"

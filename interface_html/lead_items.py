@@ -5,6 +5,7 @@ from typing import Any
 
 from interface_html.adjudicate import disagreement
 from interface_html.annotator_pairs import judged_counts
+from interface_html.decisions import are_same
 from interface_html.judged_items import judged_items
 from interface_html.rules import side_of
 from interface_html.schema import SOURCE, Schema
@@ -28,13 +29,11 @@ def item_list(schema: Schema, study: Study) -> list[dict[str, Any]]:
     for number, entry in enumerate(judged_items(study.items, study.submissions)):
         names = list(judged_counts([entry]))
         if names:
-            degrees = {
-                page: disagreement(schema, entry.item, page, given)
-                for page in schema.pages
-                if len(given := docs.get((entry.item.id, page), ())) > 1
-            }
-            agreement = 1 - max(degrees.values()) if degrees else None
-            differ = [page for page, degree in degrees.items() if degree > 0]
+            given = {page: docs.get((entry.item.id, page), ()) for page in schema.pages}
+            shared = {page: ones for page, ones in given.items() if len(ones) > 1}
+            degrees = [disagreement(schema, entry.item, *of) for of in shared.items()]
+            agreement = 1 - max(degrees) if degrees else None
+            differ = [page for page, ones in shared.items() if not are_same(schema, page, ones)]
             row = {"number": number, "item": entry.item.id, "annotators": names}
             rows.append({**row, "agreement": agreement, "differ": differ})
     return sorted(rows, key=lambda row: (row["agreement"] is None, row["agreement"] or 0.0))

@@ -43,6 +43,13 @@ def test_the_items_with_the_least_agreement_come_first():
     assert [row["differ"] for row in rows] == [["annotation"], ["comparison"], [], []]
 
 
+def test_annotations_with_the_same_marks_and_other_corrections_can_be_decided():
+    one, other = doc([error()]), {**doc([error()]), "corrected-prediction": "Mended."}
+    given = [entry(name, "0", "annotation", of) for name, of in (("anna", one), ("ben", other))]
+    (row,) = item_list(QA.schema, study(*given))
+    assert (row["agreement"], row["differ"]) == (1.0, ["annotation"])
+
+
 def test_an_item_has_everybodys_latest_judgement():
     first, second = doc([error()]), doc([error(start=8, end=11)], comment="Hm.")
     entries = (
