@@ -5,12 +5,13 @@
     fgrlhf feedback export NAME db=feedback.sqlite out=train_feedback.json \\
         policy=adjudicated adjudicated=adjudication.sqlite
 
-The items are those with two annotations, comparisons or ratings or more, in the order of their
-disagreement, largest first. Each has what the annotators submitted (submitted.py), and no
+The items are those with two annotations, comparisons or ratings or more that differ, in the order
+of their disagreement, largest first. Each has what the annotators submitted (submitted.py), and no
 suggestions. Its pages show that side by side, and the adjudicator decides every difference. The
 decisions are submissions in a database of their own; the annotators' submissions stay as they are.
 """
 
+from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Any
@@ -22,7 +23,7 @@ from fgrlhf.base.files import write_text
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import FilePath
-from interface_html.decisions import read_decisions, stale_decisions
+from interface_html.decisions import are_disputed, read_decisions, stale_decisions
 from interface_html.format import FEEDBACK_KEYS, ITEM_KEYS, SHARED, Item
 from interface_html.items import item_json, rows_text
 from interface_html.outputs import OutputSettings
@@ -141,8 +142,9 @@ def items_to_adjudicate(
     submissions: Sequence[Submission],
     pages: Sequence[PageName] | None = None,
     decided: Collection[tuple[str, str]] = (),
+    alike: Counter[PageName] | None = None,
 ) -> list[Item]:
-    """The items that two annotators or more have judged, the largest disagreement first.
+    """The items that annotators have judged differently, the largest disagreement first.
 
     The disagreement of an item is the largest one of its pages.
 
@@ -152,6 +154,7 @@ def items_to_adjudicate(
       submissions: sorted by time; the latest of each annotator counts.
       pages: whose judgements to decide between; by default those of all pages.
       decided: items and pages to leave out.
+      alike: counts, by page, the items that are left out because all judged them alike.
     """
     wanted = schema.pages if pages is None else pages
     latest = {page: _latest(submissions, page) for page in wanted}
@@ -164,8 +167,12 @@ def items_to_adjudicate(
             judged = latest[page].get(item.id, [])
             if len(judged) < 2 or (item.id, page) in decided:
                 continue
-            row[KEY_OF_PAGE[page]] = [_entry(submission) for submission in judged]
             docs = [submission.doc for submission in judged]
+            if not are_disputed(schema, page, docs):
+                if alike is not None:
+                    alike[page] += 1
+                continue
+            row[KEY_OF_PAGE[page]] = [_entry(submission) for submission in judged]
             if page == "annotation":
                 row[SHARED] = shared_marks(schema, item.row[schema.text], docs)
             degrees.append(disagreement(schema, item, page, docs))
@@ -237,23 +244,25 @@ def adjudicate(settings: AdjudicateSettings) -> list[Item]:
     """Write the items, whole or not at all.
 
     Raises:
-      UserError: the database cannot be read, or no item was judged by two annotators.
+      UserError: the database cannot be read, or no item was judged differently by two annotators.
     """
     task = feedback_of(settings.task)
     pages = needed_pages(task.schema, settings.pages)
     study = read_fitting_study(settings.db, task.schema, pages)
     decided = _decided(task, study, settings.decided) if settings.decided else ()
-    chosen = items_to_adjudicate(task.schema, study.items, study.submissions, pages, decided)
+    alike: Counter[PageName] = Counter()
+    chosen = items_to_adjudicate(task.schema, study.items, study.submissions, pages, decided, alike)
     if not chosen and decided:
         raise UserError(
-            f"{settings.decided} decides everything that two annotators have judged in"
+            f"{settings.decided} decides everything that annotators have judged differently in"
             f" {settings.db}, so nothing is left to decide: nothing was written"
         )
     if not chosen:
         judgements = " or ".join(f"two {page}s" for page in pages)
+        way_out = "all annotators judged alike" if alike else "serve it with per_item=2 or more"
         raise UserError(
-            f"{settings.db} has no item with {judgements}, so there is nothing to decide: serve"
-            " it with per_item=2 or more"
+            f"{settings.db} has no item with {judgements} that differ, so there is nothing to"
+            f" decide: {way_out}"
         )
     write_text(settings.out, rows_text(item_json(task, item) for item in chosen))
     counts = []
@@ -265,6 +274,9 @@ def adjudicate(settings: AdjudicateSettings) -> list[Item]:
         f"{settings.out}: {counted(len(chosen), 'item')} ({', '.join(counts)}), largest"
         " disagreement first"
     )
+    if alike:
+        judged = ", ".join(counted(count, page) for page, count in alike.items())
+        print(f"  left out, since all annotators judged alike: {judged}")
     return chosen
 
 

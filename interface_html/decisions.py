@@ -174,6 +174,12 @@ def are_same(schema: Schema, page: str, documents: Sequence[Mapping[str, Any]]) 
     return all(doc[key] == documents[0][key] for doc in documents)
 
 
+def are_disputed(schema: Schema, page: str, documents: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether an adjudicator has something to decide between judgements of an item on a page."""
+    is_any_acceptable = {bool(doc.get("all-bad")) for doc in documents}
+    return len(is_any_acceptable) > 1 or not are_same(schema, page, documents)
+
+
 def with_decided(schema: Schema, item: Item, decided: Mapping[str, str]) -> Item:
     """An item to export, with how the judgements that it has came about.
 

@@ -5,10 +5,10 @@ from typing import Any
 
 from interface_html.adjudicate import disagreement
 from interface_html.annotator_pairs import judged_counts
-from interface_html.decisions import are_same
+from interface_html.decisions import are_disputed
 from interface_html.judged_items import judged_items
 from interface_html.rules import side_of
-from interface_html.schema import SOURCE, Schema
+from interface_html.schema import SOURCE, PageName, Schema
 from interface_html.stored import Study
 from interface_html.stored import Submission as Stored
 
@@ -18,7 +18,7 @@ def item_list(schema: Schema, study: Study) -> list[dict[str, Any]]:
 
     Returns:
       `{number, item, annotators, agreement, differ}`: the place in `Study.items`, the id, the
-      names, 1 - the largest `disagreement` of a page, and the pages on which judgements differ.
+      names, 1 - the largest `disagreement` of a page, and the pages with something to decide.
       Items with fewer than two judgements of a page have no agreement, and come last.
     """
     rows = []
@@ -29,11 +29,14 @@ def item_list(schema: Schema, study: Study) -> list[dict[str, Any]]:
     for number, entry in enumerate(judged_items(study.items, study.submissions)):
         names = list(judged_counts([entry]))
         if names:
-            given = {page: docs.get((entry.item.id, page), ()) for page in schema.pages}
-            shared = {page: ones for page, ones in given.items() if len(ones) > 1}
-            degrees = [disagreement(schema, entry.item, *of) for of in shared.items()]
+            shared: dict[PageName, Sequence[Mapping[str, Any]]] = {
+                page: given
+                for page in schema.pages
+                if len(given := docs.get((entry.item.id, page), ())) > 1
+            }
+            degrees = [disagreement(schema, entry.item, page, of) for page, of in shared.items()]
             agreement = 1 - max(degrees) if degrees else None
-            differ = [page for page, ones in shared.items() if not are_same(schema, page, ones)]
+            differ = [page for page, of in shared.items() if are_disputed(schema, page, of)]
             row = {"number": number, "item": entry.item.id, "annotators": names}
             rows.append({**row, "agreement": agreement, "differ": differ})
     return sorted(rows, key=lambda row: (row["agreement"] is None, row["agreement"] or 0.0))

@@ -1,6 +1,7 @@
 """Adjudication: disagreement and shared marks by hand, the export, and the page that starts."""
 
 import json
+from collections import Counter
 
 import pytest
 from made_tasks import ROW as MADE_ROW
@@ -51,8 +52,9 @@ def test_missing_information_is_a_disagreement():
     docs = [("0", "anna", doc()), ("0", "ben", doc())]
     docs += [("1", "anna", doc([], [missing()])), ("1", "ben", doc([], [missing(ids=(2,))]))]
     given = [submission(item, name, value) for item, name, value in docs]
-    chosen = items_to_adjudicate(QA.schema, items, given)
-    assert [item.id for item in chosen] == ["1", "0"]
+    alike = Counter()
+    chosen = items_to_adjudicate(QA.schema, items, given, alike=alike)
+    assert [item.id for item in chosen] == ["1"] and alike == {"annotation": 1}
 
 
 def test_shared_marks_by_hand():
@@ -107,13 +109,13 @@ def exported(study, **settings) -> list[dict]:
     return json.loads((study / "o.json").read_text())
 
 
-def test_items_come_by_disagreement_with_their_annotations(study):
-    assert [item.id for item in to_adjudicate_of(study)] == ["1", "0"]
-    first, second = read_items(QA, study / "items.json")
+def test_items_in_which_annotators_differ_come_with_their_annotations(study, capsys):
+    assert [item.id for item in to_adjudicate_of(study)] == ["1"]
+    assert "left out, since all annotators judged alike: 1 annotation\n" in capsys.readouterr().out
+    (first,) = read_items(QA, study / "items.json")
     assert [entry["annotator"] for entry in first.row["annotations"]] == ["anna", "ben"]
     assert [len(entry["errors"]) for entry in first.row["annotations"]] == [1, 2]
     assert first.row["shared"]["errors"] == [error()] and first.feedback is None
-    assert second.id == "0"
 
 
 def decided(study, content):
@@ -497,7 +499,7 @@ def test_a_decision_made_beside_the_annotations_is_exported(chromium, study):
             tab.click("text=Take all of A")
             tab.fill("#correction", "Decided.")
             press(tab, "Control+Enter")
-            tab.wait_for_selector("text=0 differences.")  # of the next item
+            tab.wait_for_selector("#empty:not([hidden])")
         rows = exported(study, policy="adjudicated", adjudicated=str(server.db))
     assert plain(rows[1]["feedback"]["errors"]) == [error()]
     assert rows[1]["feedback"]["corrected-prediction"] == "Decided."

@@ -109,17 +109,30 @@ def test_the_largest_disagreement_of_a_page_decides_the_order(task):
             given.append(submission(item, name, "rating", doc))
     chosen = items_to_adjudicate(task.schema, items, given)
     # comparisons of 1 differ wholly, ratings of 0 a little, of 2 not at all; 3 was not judged
-    assert [item.id for item in chosen] == ["1", "0", "2"]
+    assert [item.id for item in chosen] == ["1", "0"]
     assert chosen[0].row[COMPARISONS] == [
         comparison(BEST_FIRST, "anna", 2),
         comparison(ALL_TIES, "ben", 2),
     ]
-    assert RATED not in chosen[0].row and COMPARISONS not in chosen[2].row
+    assert RATED not in chosen[0].row and COMPARISONS not in chosen[1].row
     assert chosen[1].row[RATED][1] == {**BEN, "comment": "So."}
     only = items_to_adjudicate(task.schema, items, given, ["rating"])
-    assert [item.id for item in only] == ["0", "2"] and COMPARISONS not in only[0].row
-    again = items_to_adjudicate(task.schema, chosen, given, ["comparison"])
-    assert RATED not in again[1].row  # items of an adjudication have nothing of an earlier one
+    assert [item.id for item in only] == ["0"]
+    for name, judged in (("anna", ANNA), ("ben", BEN)):
+        given.append(submission("1", name, "rating", {"ratings": judged["ratings"]}))
+    again = items_to_adjudicate(task.schema, chosen, given, ["rating"])
+    assert [item.id for item in again] == ["1", "0"]
+    assert COMPARISONS not in again[0].row  # items have nothing of an earlier adjudication
+
+
+def test_whether_any_output_is_acceptable_is_decided_too(task):
+    items = [Item("0", {"prompt": "?", **dict.fromkeys(OUTPUTS, "a")})]
+    doc = {"preference": ALL_TIES, "order": [0, 1, 2]}
+    given = [submission("0", "anna", "comparison", doc | {"all-bad": True})]
+    given.append(submission("0", "ben", "comparison", doc))
+    assert len(items_to_adjudicate(task.schema, items, given)) == 1
+    given.append(submission("0", "anna", "comparison", doc, revision=2))
+    assert items_to_adjudicate(task.schema, items, given) == []
 
 
 @pytest.fixture

@@ -104,16 +104,15 @@ def test_what_changed_is_decided_again(study, capsys):
     given = {"task": "qa_feedback", "db": str(study / "f.sqlite")}
     out = study / "again.json"
     chosen = adjudicate(AdjudicateSettings(**given, out=str(out), decided=path))
-    assert [item.id for item in chosen] == ["1", "0"]  # nobody has decided item 0
+    assert [item.id for item in chosen] == ["1"]  # all agree on item 0
     database = Database(study / "b.sqlite", "qa_feedback", clock=Clock())
     database.add_items(read_items(QA, out))
-    for content in (doc([error("Unverifiable", 8, 11)]), doc([error()])):
-        item = database.next("cleo", "annotation", 4)
-        database.submit(item, f"cleo{item.item.id}", content, Receipt(1, "1"))
+    item = database.next("cleo", "annotation", 4)
+    database.submit(item, "cleo", doc([error("Unverifiable", 8, 11)]), Receipt(1, "1"))
     database.close()
     both = f"{path},{study / 'b.sqlite'}"
     assert exported(study, adjudicated=both)["1"] == (["Unverifiable"], "adjudicated")
-    assert exported(study, adjudicated=both)["0"] == (["Irrelevant"], "adjudicated")
+    assert exported(study, adjudicated=both)["0"] == (["Irrelevant"], "unanimous")
     with pytest.raises(UserError, match="nothing is left to decide"):
         adjudicate(AdjudicateSettings(**given, out=str(out), decided=both))
     with pytest.raises(UserError, match="stale=keep has no effect without decisions"):

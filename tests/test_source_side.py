@@ -98,7 +98,7 @@ def test_marks_of_the_source_count_in_the_majority_and_in_disagreements(tmp_path
     given += [submission("1", name, value) for name, value in docs.items()]
     judged, _ = judged_items(task.schema, items, given, "majority", ["annotation"])
     assert [len(item.feedback["errors"]) for item in judged] == [0, 1]
-    assert [item.id for item in items_to_adjudicate(task.schema, items, given)] == ["1", "0"]
+    assert [item.id for item in items_to_adjudicate(task.schema, items, given)] == ["1"]
 
 
 def test_marks_of_the_source_count_in_the_agreement(tmp_path):
