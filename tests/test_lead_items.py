@@ -44,7 +44,7 @@ def test_the_items_with_the_least_agreement_come_first():
 
 
 def test_annotations_with_the_same_marks_and_other_corrections_can_be_decided():
-    one, other = doc([error()]), {**doc([error()]), "corrected-prediction": "Mended."}
+    one, other = doc([error()]), doc([error()], corrected="Other.")
     given = [entry(name, "0", "annotation", of) for name, of in (("anna", one), ("ben", other))]
     (row,) = item_list(QA.schema, study(*given))
     assert (row["agreement"], row["differ"]) == (1.0, ["annotation"])
