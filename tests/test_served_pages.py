@@ -164,11 +164,11 @@ def test_a_lost_answer_makes_no_second_submission(chromium, study):
         with at_work(chromium, study) as work:
             # every time: the page may try again by itself
             submissions = work.link.at("/api/submissions", otherwise=lose)
-            work.link.at("/api/drafts/*", otherwise=fail)
             press(work.tab, "n", "Control+Enter")
             said(work.tab, "cannot be reached")
             submissions.otherwise = proceed
             if is_reloaded:
+                work.link.at("/api/drafts/*", otherwise=fail)
                 reload_and_go_back(work.tab)
                 assert "(this item: submitted)" in work.tab.inner_text("#position")
             else:
@@ -191,6 +191,21 @@ def test_what_could_not_be_submitted_becomes_a_draft_by_itself(chromium, study):
         kept(work.tab)
         assert work.draft(0)["corrected-prediction"] == "Mine."
         assert work.tab.is_hidden("#notice")
+        work.tab.noise.clear()
+
+
+def test_the_page_finds_out_that_its_submission_is_stored(chromium, study):
+    with at_work(chromium, study, with_clock=True) as work:
+        submissions = work.link.at("/api/submissions", otherwise=lose)
+        press(work.tab, "n", "Control+Enter")
+        said(work.tab, "cannot be reached")
+        submissions.otherwise = proceed
+        work.tab.clock.run_for(10_000)
+        said(work.tab, "Submitted.")
+        positioned(work.tab, "this item: submitted")
+        press(work.tab, "Control+Enter")
+        titled(work.tab, "Question 1?")
+        assert len(work.submissions) == 1
         work.tab.noise.clear()
 
 

@@ -92,6 +92,7 @@
       this.pages = []; // those of the task that the server has
       this.latest = {}; // the last version of each session that the state follows
       this.settled = new Map(); // the texts of copies, by name, that the server refused or that are older than its work
+      this.taken = null; // the state whose submission was found at the server after its answer was lost
       this.opened = null; // as in store.js, also the next two
       this.onOther = () => false;
       this.onNews = () => {};
@@ -581,6 +582,8 @@
       const { seconds = 0, wall = 0 } = state.pending;
       Object.assign(state, { submitted, seconds: state.seconds - seconds, wall: state.wall - wall });
       delete state.pending;
+      this.taken = state;
+      if (FG.same(state.doc, submitted)) FG.say(t("Submitted."), "good");
       this.onNews();
     }
 
@@ -717,6 +720,8 @@
     }
 
     async post(item, state, isConfirmed) {
+      // The page said that it could not be submitted, and found out since that it was.
+      if (this.taken === state && !item.skipped && FG.same(state.doc, state.submitted)) return true;
       const [text, doc] = this.content(item, state),
         submitted = FG.clone(state.doc),
         { submissions } = this;
