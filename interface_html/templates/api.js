@@ -721,7 +721,8 @@
 
     async post(item, state, isConfirmed) {
       // The page said that it could not be submitted, and found out since that it was.
-      if (this.taken === state && !item.skipped && FG.same(state.doc, state.submitted)) return true;
+      const isNews = isConfirmed || item.skipped || !FG.same(state.doc, state.submitted);
+      if (this.taken === state && !isNews) return true;
       const [text, doc] = this.content(item, state),
         submitted = FG.clone(state.doc),
         { submissions } = this;
