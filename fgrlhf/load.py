@@ -28,6 +28,10 @@ def load_task(name: str) -> Task:
             raise UserError(f"the task `{name}` cannot be imported: {error}") from None
         task = getattr(module, "TASK", None)
         if isinstance(task, Task):
+            if task.segmenters:
+                from fgrlhf.reward_utils import add_segmenters
+
+                add_segmenters(task.segmenters)
             return task
         if candidate.endswith(".task"):
             without_task = without_task or module
@@ -111,8 +115,15 @@ def data_of(task: Task) -> list[str]:
 
 
 def prompts_file(data_dir: str | Path | None, split: str) -> Path | None:
-    """The file with a split's prompts; None if no folder is given and the task generates them."""
-    return None if data_dir is None else Path(data_dir) / f"{split}.json"
+    """The file with a split's prompts: SPLIT.json or, if there is none, SPLIT.jsonl.
+
+    None if no folder is given and the task generates them.
+    """
+    if data_dir is None:
+        return None
+    file = Path(data_dir) / f"{split}.json"
+    lines = file.with_suffix(".jsonl")
+    return lines if lines.exists() and not file.exists() else file
 
 
 def _folder_of(task: Task) -> Path | None:

@@ -1,6 +1,6 @@
 """Splits texts into sentences, sub-sentences and other segments, as character spans.
 
-Both the preparation of reward-model files and scoring use it. There are two kinds of segmenters:
+Both the preparation of reward-model files and scoring use it. The segmenters of the library are:
 
 `multilingual`  rules for many languages and for chat text, see fgrlhf/segmentation.py. Words are
                 those of fgrlhf/words.py. It is the default.
@@ -8,17 +8,23 @@ a spaCy pipeline
                 as in the published code: spaCy finds the sentences, and white space separates
                 words. Within a sentence, a sub-sentence may begin after a word that ends in one of
                 `, ; ! ?`, see `fgrlhf.segmentation.clause_starts`. `published` selects one.
+
+A task may add its own (`Task.segmenters`): a function finds the sentences, and the rest is as with
+a pipeline. Files of others can name only what the user's task has.
 """
 
+import hashlib
+import inspect
 import re
 import sys
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, lru_cache
 from importlib.metadata import PackageNotFoundError, entry_points
 from importlib.metadata import version as version_of
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import AfterValidator
@@ -83,12 +89,44 @@ _WORD = re.compile(r"\S+")
 _LONG_WORD = re.compile(r"\S{200,}")  # the published rows have none
 
 
+# text -> half-open spans of its sentences, in order and without overlaps
+SentenceFunction = Callable[[str], Sequence[Span]]
+_of_tasks: dict[str, SentenceFunction] = {}
+
+
+def add_segmenters(segmenters: Mapping[str, SentenceFunction]) -> None:
+    """Make the segmenters of a task known by their names.
+
+    Raises:
+      UserError: a name is no identifier, or that of another segmenter, or no function has it.
+    """
+    for name, sentences in segmenters.items():
+        if not name.isidentifier() or name == PUBLISHED or _is_of_library(name):
+            raise UserError(
+                f"a segmenter of the task has the name {shorten(repr(name))}: choose another one of"
+                " letters, digits and `_`, which no segmenter of the library has"
+            )
+        if not inspect.isfunction(sentences):
+            raise UserError(
+                f"the segmenter `{name}` of the task is not a function: define one that returns the"
+                " spans of a text's sentences"
+            )
+        if _of_tasks.get(name) is not sentences:
+            _of_tasks[name] = sentences
+            _raw_sentences.cache_clear()
+            _subsentences.cache_clear()
+
+
+def _is_of_library(name: str) -> bool:
+    return name in (MULTILINGUAL, BLANK) or _PIPELINE_NAME.fullmatch(name) is not None
+
+
 def is_segmenter_name(name: str) -> bool:
     """Whether a segmenter that is described in a file can have this name.
 
-    `multilingual`, the blank pipeline or, for example, `en_core_web_sm`.
+    `multilingual`, the blank pipeline, one of the task or, for example, `en_core_web_sm`.
     """
-    return name in (MULTILINGUAL, BLANK) or _PIPELINE_NAME.fullmatch(name) is not None
+    return name in _of_tasks or _is_of_library(name)
 
 
 def _check_segmenter(value: str) -> str:
@@ -99,7 +137,7 @@ def _check_segmenter(value: str) -> str:
 
 SEGMENTER_HELP = (
     f"{MULTILINGUAL}; {PUBLISHED}: spaCy's {TRAINED} if that is installed, else {BLANK}; or a spaCy"
-    " pipeline by its name"
+    " pipeline or a segmenter of the task by its name"
 )
 SegmenterName = Annotated[str, AfterValidator(_check_segmenter)]
 
@@ -129,8 +167,9 @@ def _pipeline(name: str) -> "Language":
         return nlp
     if not is_segmenter_name(name):
         raise UserError(
-            f"the segmenter {shorten(repr(name))} is not a spaCy pipeline: name one such as"
-            f" `{TRAINED}`, or `{BLANK}` or `{MULTILINGUAL}`, which need no download"
+            f"the segmenter {shorten(repr(name))} is not a spaCy pipeline or a segmenter of the"
+            f" task: name one such as `{TRAINED}`, or `{BLANK}` or `{MULTILINGUAL}`, which need no"
+            " download"
         )
     if not _is_installed(name):
         raise UserError(
@@ -160,14 +199,16 @@ def _plain_word(match: re.Match) -> str:
 
 @lru_cache(maxsize=_CACHED_TEXTS)
 def _raw_sentences(name: str, text: str) -> tuple[Span, ...]:
-    """The sentences that are not blank. Those of spaCy may have white space at the ends.
+    """The sentences that are not blank. Those of `multilingual` have no white space at the ends.
 
     Raises:
       UserError: the text is longer than the pipeline's limit of a million characters; the blank
-        pipeline has no limit.
+        pipeline has no limit. Or the segmenter of a task returns spans that no sentences have.
     """
     if name == MULTILINGUAL:
         return tuple(segmentation.sentences(text))
+    if name in _of_tasks:
+        return _sentences_of_task(name, text)
     nlp = _pipeline(name)
     if len(text) > nlp.max_length:
         raise UserError(
@@ -177,6 +218,20 @@ def _raw_sentences(name: str, text: str) -> tuple[Span, ...]:
     sentences = nlp(_LONG_WORD.sub(_plain_word, text)).sents
     spans = ((sentence.start_char, sentence.end_char) for sentence in sentences)
     return tuple((start, end) for start, end in spans if not text[start:end].isspace())
+
+
+def _sentences_of_task(name: str, text: str) -> tuple[Span, ...]:
+    spans = [(int(start), int(end)) for start, end in _of_tasks[name](text)]
+    last = 0
+    for start, end in spans:
+        if not last <= start <= end <= len(text):
+            raise UserError(
+                f"the segmenter `{name}` of the task returned the span ({start}, {end}) after the"
+                f" character {last} of a text of {len(text)}: return half-open spans of sentences,"
+                f" in order and without overlaps. The text: {shorten(text)}"
+            )
+        last = end
+    return tuple((start, end) for start, end in spans if text[start:end].strip())
 
 
 @lru_cache(maxsize=_CACHED_TEXTS)
@@ -336,8 +391,8 @@ def installed_segmenter(name: str) -> str:
     'multilingual 1'
     """
     name = _resolved(name)
-    if name == MULTILINGUAL:
-        return f"{name} {RULES_VERSION}"
+    if name == MULTILINGUAL or name in _of_tasks:
+        return f"{name} {_version(name)}"
     package = "spacy" if name == BLANK else name
     return f"{name} {version_of(package) if _is_installed(package) else 'is not installed'}"
 
@@ -396,6 +451,9 @@ def default_segmenter(texts: Iterable[str]) -> Segmenter:
 def _version(name: str) -> str:
     if name == MULTILINGUAL:
         return RULES_VERSION
+    if name in _of_tasks:  # the file that defines it
+        code = Path(inspect.getfile(_of_tasks[name])).read_bytes()
+        return hashlib.sha256(code).hexdigest()[:12]
     nlp = _pipeline(name)
     return version_of("spacy") if name == BLANK else nlp.meta["version"]
 

@@ -59,6 +59,8 @@ class Task:
         prompt of one may occur in the other.
       rewards: the task's own reward kinds by name, in addition to those of the library.
       reward_kinds: name of a reward -> its kind, for rewards whose `kind` YAML may omit.
+      segmenters: name -> text -> half-open spans of its sentences, in addition to the segmenters of
+        the library.
       rm_prefix: (prompt, with context?) -> words that a reward model reads before a response.
       rm_prefix_of_words: the words before the response in a segment file -> the same prefix. None:
         plain words, none of which may be cut.
@@ -80,6 +82,9 @@ class Task:
     generate: Callable[[str, int], list[Prompt]] | None = None
     rewards: "Mapping[str, type[RewardKind]]" = field(default_factory=dict)
     reward_kinds: Mapping[str, str] = field(default_factory=dict)
+    segmenters: Mapping[str, Callable[[str], Sequence[tuple[int, int]]]] = field(
+        default_factory=dict
+    )
     rm_prefix: PrefixFn = text_prefix
     rm_prefix_of_words: Callable[[Sequence[str]], Prefix] | None = None
     rm_pairs: "Callable[[str | Path], list[Comparison]] | None" = None

@@ -101,7 +101,8 @@ def train(task: Task, config: RLConfig) -> None:
     trainer = build_trainer(task, config)
     trainer.task = task.name
     unused = ", ".join(config.unused_settings())
-    announce(trainer, [f"note: {config.algorithm.name} does not read {unused}"] if unused else [])
+    name = getattr(config.algorithm, "of", config.algorithm.name)
+    announce(trainer, [f"note: {name} does not read {unused}"] if unused else [])
     note_changed_code(task, config, folder)
     with hold(folder):
         trainer.train()

@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from fgrlhf.algorithms.kl import KLController, kl_k3
 from fgrlhf.algorithms.metrics import add_token_means, mean_of
-from fgrlhf.algorithms.protocol import Algorithm
+from fgrlhf.algorithms.protocol import Algorithm, check_returned
 from fgrlhf.algorithms.registry import algorithm_class
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.seeds import derive_seed
@@ -299,7 +299,9 @@ class OnPolicyTrainer(PolicyTrainer):
             rewards = normalized(rewards, self.reward.weights)
         kl_coef = self.kl.coef if settings.kl_in == "reward" else 0.0
         penalized_BT = self.reward.penalized(rewards, rollout, kl_coef)
-        return penalized_BT, self.algorithm.advantages(rollout, penalized_BT, rewards)
+        advantages = self.algorithm.advantages(rollout, penalized_BT, rewards)
+        check_returned(self.algorithm, "advantages", advantages, rollout.response_mask_BT)
+        return penalized_BT, advantages
 
     def update(self, rollout: Rollout, advantages: Advantages) -> dict[str, float]:
         """Train on the rollouts; return the metrics of the update.
@@ -382,6 +384,7 @@ class OnPolicyTrainer(PolicyTrainer):
         settings = self.config.algorithm
         advantages, weight_metrics = self.sampler.weighted(advantages, old)
         algorithm_loss = self.algorithm.loss(new, old, advantages)
+        check_returned(self.algorithm, "loss", algorithm_loss, old.response_mask_BT)
         loss_BT = algorithm_loss.loss_BT
         metrics = {**algorithm_loss.metrics, **weight_metrics}
         if settings.kl_in == "loss":

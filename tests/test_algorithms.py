@@ -18,7 +18,8 @@ from slow import with_slow
 from fgrlhf.algorithms.config import GPGConfig, GRPOConfig, ReinforceConfig, RLOOConfig
 from fgrlhf.algorithms.gpg import GPG, gpg_scale
 from fgrlhf.algorithms.grpo import GRPO
-from fgrlhf.algorithms.registry import ALGORITHMS, algorithm_class
+from fgrlhf.algorithms.protocol import check_returned
+from fgrlhf.algorithms.registry import ALGORITHMS, algorithm_class, import_algorithm
 from fgrlhf.algorithms.reinforce import Reinforce, reinforce_advantages
 from fgrlhf.algorithms.rloo import RLOO
 from fgrlhf.alignment import segments_before
@@ -556,6 +557,25 @@ class NoLoss(Algorithm):
         return Advantages(penalized_BT)
 
 
+class Plain(Sign):
+    config_class = AlgorithmConfig
+
+
+class NoTargets(WithCritic):
+    def advantages(self, rollout, penalized_BT, rewards):
+        return Advantages(penalized_BT)
+
+
+class Bare(Plain):
+    def advantages(self, rollout, penalized_BT, rewards):
+        return penalized_BT
+
+
+class OneLoss(Sign):
+    def loss(self, new, old, advantages):
+        return TokenLoss(new.logprobs_BT.mean(), {})
+
+
 number = 3
 """
 
@@ -598,6 +618,32 @@ def test_mistakes_in_its_settings_are_named(change, parts, outside, tmp_path):
         changes["model__value_model"] = {}
     with pytest.raises(UserError) as refused:
         config(tmp_path, **python(of, **changes))
+    assert all(part in str(refused.value) for part in parts), str(refused.value)
+
+
+def test_an_algorithm_needs_no_settings_of_its_own(outside, tmp_path):
+    settings = {"algorithm__name": "python", "algorithm__of": f"{outside}.Plain"}
+    cfg = config(tmp_path, **settings, algorithm__kl_coef=0.4)
+    assert cfg.algorithm.kl_coef == 0.4 and cfg.algorithm.of == f"{outside}.Plain"
+
+
+@pytest.mark.parametrize(
+    "name, method, parts",
+    [
+        ("Bare", "advantages", ["Bare.advantages returned", "class Tensor", "types.Advantages"]),
+        ("NoTargets", "advantages", ["NoTargets.advantages returned no returns_BT"]),
+        ("OneLoss", "loss", ["OneLoss.loss returned loss_BT of the shape (), not (2, 3)"]),
+    ],
+)
+def test_what_an_algorithm_must_not_return_is_named(name, method, parts, outside):
+    algorithm = import_algorithm(f"{outside}.{name}")(None)
+    values_BT = torch.zeros(2, 3)
+    arguments = (None, values_BT, None)
+    if method == "loss":
+        arguments = (PolicyOutput(values_BT), None, None)
+    returned = getattr(algorithm, method)(*arguments)
+    with pytest.raises(UserError) as refused:
+        check_returned(algorithm, method, returned, values_BT)
     assert all(part in str(refused.value) for part in parts), str(refused.value)
 
 

@@ -556,7 +556,7 @@ def test_the_configs_of_the_guide_are_valid(tmp_path, monkeypatch):
 
 
 def test_the_python_reward_of_the_document_runs():
-    (code,) = blocks(ROOT / "docs" / "rewards.md", "python")
+    code, _ = blocks(ROOT / "docs" / "rewards.md", "python")
     names: dict = {}
     exec(code, names)
     reward = CombinedReward({"mine": names["Politeness"](threshold=0.7)})

@@ -1,6 +1,8 @@
 """Which segmenter a run uses: named in its config, or said, recorded and compared on resume."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 import rm_helpers as rm
@@ -11,7 +13,9 @@ from test_reward_models import published, spec
 from fgrlhf import reward_utils
 from fgrlhf.base.errors import UserError
 from fgrlhf.configs.strict import validate
+from fgrlhf.load import load_task
 from fgrlhf.metrics.config import MetricConfig, models_of
+from fgrlhf.reward_models.spec import RewardModelSpec
 from fgrlhf.reward_utils import BLANK, MULTILINGUAL, PUBLISHED, installed_segmenter
 from fgrlhf.rewards.build import build_aspects
 from fgrlhf.rewards.kinds import Regex, SegmentClassifier
@@ -158,3 +162,66 @@ def test_a_config_gives_the_segmenter_of_a_published_checkpoint(install, tmp_pat
     assert built.scorer.spec.segmenter == {"name": BLANK, "version": spacy.__version__}
     built = SegmentClassifier(**section, segmenter=MULTILINGUAL).build(CONTEXT)
     assert built.scorer.segmenter.name == MULTILINGUAL
+
+
+# ---- of a task -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def divided_task(tmp_path, monkeypatch):
+    """A package in the working directory with the task of docs/rewards.md; its name."""
+    text = Path(__file__).parents[1].joinpath("docs", "rewards.md").read_text(encoding="utf-8")
+    _, code = re.findall(r"^```python\n(.*?)^```", text, flags=re.M | re.S)
+    name = f"divided_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "task.py").write_text(code, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield name
+    reward_utils._of_tasks.clear()
+    clear()
+
+
+def test_a_segmenter_of_the_task_divides_texts(divided_task, tmp_path):
+    with pytest.raises(UserError, match="`semicolons` is not a segmenter: .* of the task"):
+        regex(segmenter="semicolons")
+    with pytest.raises(UserError, match="names no segmenter of the library or of the task"):
+        spec(segmenter={"name": "semicolons", "version": "1"}).save(tmp_path)
+        RewardModelSpec.read(tmp_path)
+    load_task(divided_task)
+    config = regex(segmenter="semicolons")
+    aspects, _ = build_aspects({"a": config}, CONTEXT)
+    (scores,) = aspects["a"].segment_scores([Prompt("0", "ask")], ["A cat; no dog. \n"])
+    assert [(score.start, score.end, score.value) for score in scores] == [(0, 6, -1), (7, 14, 1)]
+    segmenter = reward_utils.load_segmenter("semicolons")
+    assert segmenter.subsentences("A cat; no dog.") == [(0, 6), (7, 14)]
+    (recorded,) = digests(config.model_folders()).values()
+    assert recorded == f"semicolons {segmenter.version}"
+    spec(segmenter=segmenter.describe()).save(tmp_path)
+    described = RewardModelSpec.read(tmp_path).segmenter
+    assert described is not None and reward_utils.load_segmenter(described) == segmenter
+
+
+def found_nothing(text):
+    return [(0, 3), (2, 5)]
+
+
+@pytest.mark.parametrize(
+    "segmenters, message",
+    [
+        ({"multilingual": found_nothing}, "the name 'multilingual': choose another one"),
+        ({"de_core_news_sm": found_nothing}, "the name 'de_core_news_sm'"),
+        ({"a.b": found_nothing}, "the name 'a.b'"),
+        ({"mine": 3}, "`mine` of the task is not a function"),
+    ],
+)
+def test_unusable_segmenters_of_a_task_are_refused(segmenters, message):
+    with pytest.raises(UserError, match=message):
+        reward_utils.add_segmenters(segmenters)
+    assert "mine" not in reward_utils._of_tasks
+
+
+def test_spans_that_are_no_sentences_are_named(monkeypatch):
+    monkeypatch.setattr(reward_utils, "_of_tasks", {"mine": found_nothing})
+    with pytest.raises(UserError, match=r"`mine` of the task returned the span \(2, 5\) after"):
+        reward_utils.load_segmenter("mine").sentences("a text")

@@ -14,7 +14,7 @@ import torch
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, write_jsonl
 from fgrlhf.evaluation import check_metrics_fit, metric_columns
-from fgrlhf.load import code_of, data_of, load_task
+from fgrlhf.load import code_of, data_of, load_task, prompts_file
 from fgrlhf.reward import CombinedReward
 from fgrlhf.rewards.kind import RuleReward
 from fgrlhf.runs.occupied import note_changed_code
@@ -293,3 +293,12 @@ def test_a_run_folder_among_the_overrides():
 
     assert folder("out/rl", "train.seed=1") == "out/rl"
     assert folder("out/rl", "logging.save_dir=else where", "train.seed=1") == "else where"
+
+
+def test_the_prompts_of_a_split_may_be_json_lines(tmp_path):
+    lines, array = tmp_path / "v1.dev.jsonl", tmp_path / "v1.dev.json"
+    assert prompts_file(None, "v1.dev") is None and prompts_file(tmp_path, "v1.dev") == array
+    lines.touch()
+    assert prompts_file(str(tmp_path), "v1.dev") == lines
+    array.touch()
+    assert prompts_file(tmp_path, "v1.dev") == array

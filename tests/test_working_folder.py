@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from fgrlhf.algorithms.registry import import_algorithm
+from fgrlhf.base.errors import UserError
 from fgrlhf.configs.user_class import import_module, make_object
 from fgrlhf.load import load_task
 
@@ -51,3 +52,15 @@ def test_files_of_the_working_directory_hide_no_package(as_command):
     import_module("my_only_module")
     assert sys.path[-1] == str(as_command)
     assert sys.path.count(str(as_command)) == 1
+
+
+def test_what_is_wrong_with_a_users_class_is_said(as_command):
+    (as_command / "my_services").mkdir()
+    code = "from fgrlhf.scorers.service import RemoteSettings\n\nclass Mine:\n"
+    code += "    def __init__(self, url):\n        RemoteSettings(url=url)\n"
+    (as_command / "my_services" / "polite.py").write_text(code)
+    with pytest.raises(UserError, match="`my_services.polite` is a module: add a dot and the name"):
+        make_object("scorer", "my_services.polite", {}, "score(prompts, texts)")
+    arguments = {"url": "http://scores.example.com"}
+    with pytest.raises(UserError, match="refuses these `args`: url: http:// would send the token"):
+        make_object("scorer", "my_services.polite.Mine", arguments, "score(prompts, texts)")

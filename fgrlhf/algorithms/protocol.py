@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from fgrlhf.algorithms.config import AlgorithmConfig
+from fgrlhf.base.errors import UserError
 from fgrlhf.types import Advantages, PolicyOutput, Rollout, TokenLoss, TokenReward
 
 if TYPE_CHECKING:
@@ -95,6 +96,33 @@ class Algorithm(Protocol):
         Default: optimiser steps on the loss, over epochs and minibatches.
         """
         return trainer.gradient_steps(rollout, advantages)
+
+
+def check_returned(algorithm: Algorithm, method: str, returned: Any, mask_BT: Tensor) -> None:
+    """Check what the method `advantages` or `loss` of an algorithm has returned.
+
+    Raises:
+      UserError: it is not an `Advantages` or `TokenLoss` with one value per token, or an algorithm
+        with a critic has no `returns_BT`.
+    """
+    expected = Advantages if method == "advantages" else TokenLoss
+    field = "advantages_BT" if method == "advantages" else "loss_BT"
+    name = f"{type(algorithm).__module__}.{type(algorithm).__qualname__}.{method}"
+    way_out = f"return fgrlhf.types.{expected.__name__} with {field}, one number per token"
+    if not isinstance(returned, expected):
+        raise UserError(
+            f"{name} returned an object of the class {type(returned).__name__}: {way_out}"
+        )
+    shape = tuple(getattr(returned, field).shape)
+    if shape != tuple(mask_BT.shape):
+        raise UserError(
+            f"{name} returned {field} of the shape {shape}, not {tuple(mask_BT.shape)}: {way_out}"
+        )
+    if isinstance(returned, Advantages) and algorithm.needs_values and returned.returns_BT is None:
+        raise UserError(
+            f"{name} returned no returns_BT, the targets of the critic: add them, or set"
+            " needs_values = False"
+        )
 
 
 class TrainSettings(Protocol):

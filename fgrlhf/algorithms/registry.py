@@ -139,9 +139,12 @@ def import_algorithm(path: str) -> "type[Algorithm]":
 @cache
 def _with_import_path(config_class: type[AlgorithmConfig]) -> type[PythonAlgorithmConfig]:
     """The config class of an algorithm outside the library, with the keys `name` and `of`."""
+    bases = (config_class, PythonAlgorithmConfig)
+    if config_class is AlgorithmConfig:  # an algorithm without settings of its own
+        bases = (PythonAlgorithmConfig,)
     combined = create_model(
         config_class.__name__,
-        __base__=(config_class, PythonAlgorithmConfig),
+        __base__=bases,
         name=(Literal["python"], "python"),
     )
     return cast(type[PythonAlgorithmConfig], combined)

@@ -83,7 +83,7 @@ class EvaluateSettings(StrictModel):
         default=None, description="folder of prompts; null: the task generates them"
     )
     output_dir: FilePath = Field(description="folder of the results")
-    split: str = Field(default="test", description="<data_dir>/<split>.json")
+    split: str = Field(default="test", description="<data_dir>/<split>.json, or .jsonl")
     name: str | None = Field(
         default=None, description="name of the results; null: the policy's folder"
     )

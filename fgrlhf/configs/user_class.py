@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel
+from pydantic import AfterValidator, BaseModel, ValidationError
 
 from fgrlhf.base.errors import UserError, shorten, suggestion
 
@@ -52,6 +52,8 @@ def import_object(role: str, path: str) -> Any:
             f"the {role} `{path}` cannot be imported: {shorten(error)}. {way_out}"
         ) from None
     found = getattr(module, class_name, None)
+    if isinstance(found, ModuleType) or (found is None and _file_of(path) is not None):
+        raise UserError(f"the {role} `{path}` is a module: add a dot and the name of its class")
     if found is None:
         package = module_name.partition(".")[0]
         classes = []
@@ -85,7 +87,11 @@ def make_object(role: str, path: str, arguments: Mapping[str, Any], method: str)
         raise UserError(
             f"the {role} `{path}` does not accept these `args`: {error}. It takes {signature}"
         ) from None
-    made = object_class(**arguments)
+    try:
+        made = object_class(**arguments)
+    except ValidationError as error:  # settings of the library that the class builds
+        reasons = [problem["msg"].removeprefix("Value error, ") for problem in error.errors()]
+        raise UserError(f"the {role} `{path}` refuses these `args`: {'; '.join(reasons)}") from None
     if not callable(getattr(made, method.partition("(")[0], None)):
         raise UserError(f"`{path}` is not a {role}: it has no method {method}")
     return made

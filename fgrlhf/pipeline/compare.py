@@ -77,7 +77,9 @@ class CompareSettings(SubmittedSettings):
     data_dir: FilePath | None = Field(
         default=None, description="folder of the prompts; null: the task generates them"
     )
-    split: str = Field(default="test", description="which prompts: <data_dir>/<split>.json")
+    split: str = Field(
+        default="test", description="which prompts: <data_dir>/<split>.json, or .jsonl"
+    )
     num_samples: Count = Field(default=1, description="responses per prompt")
     cluster: str | None = Field(default=None, description=CLUSTER_HELP)
 

@@ -20,7 +20,7 @@ from fgrlhf.configs.overrides import parsed_or_text
 from fgrlhf.configs.strict import StrictModel, load_config
 from fgrlhf.configs.user_class import own_modules
 from fgrlhf.configs.yaml_files import read_config
-from fgrlhf.load import data_of, load_task
+from fgrlhf.load import data_of, load_task, prompts_file
 from fgrlhf.pipeline.stages import Pipeline, Stage, visible_gpus
 from fgrlhf.pipeline.submit import SubmitConfig, SubmitLauncher
 from fgrlhf.report.text import short_commit
@@ -241,11 +241,12 @@ class Experiment:
             arguments.append("do_sample=true")
         if plan.cluster is not None:
             arguments.append(f"cluster={plan.cluster}")
-        if plan.data_dir is None:
+        data = prompts_file(plan.data_dir, plan.split)
+        if data is None:
             reads += data_of(load_task(self.task))
         else:
             arguments.append(f"data_dir={plan.data_dir}")
-            reads += input_files(Path(plan.data_dir) / f"{plan.split}.json")
+            reads += input_files(data)
         if not needs:  # a policy from elsewhere
             reads += input_files(policy)
         command, modules = program(self.task, "evaluate", *arguments)

@@ -65,7 +65,7 @@ class Segmenter(Record, extra="forbid"):
 def _segmenter(value: Any) -> dict[str, str]:
     segmenter = read(Segmenter, value)
     if not is_segmenter_name(segmenter.name):
-        raise RowError("name", "does not name a segmenter")
+        raise RowError("name", "names no segmenter of the library or of the task")
     return value
 
 
