@@ -1,6 +1,6 @@
 # Common part of all stage scripts. Source it, then call the stage's program:
 #   source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
-#   launch -m sft.run_sft "$(config_for training/sft_config.yml)" "$@"
+#   stage sft.run_sft training/sft_config.yml "train.json" "" "$@"
 #
 # Input   TASK        the task; NAME for scripts in tasks/NAME/
 #         SCALE       paper (default), mini, or any other scale that has configs
@@ -11,8 +11,7 @@
 #         NNODES, RDZV_ENDPOINT, RDZV_ID  several machines: see `launch`
 #         FGRLHF_SMALL_MODEL  at small scale, folder of the pretrained language model; default outputs/models/smollm2
 # Result  the working directory is the repository's root, `python` is that of the active environment or of .venv,
-#         these variables are exported, and the functions `config_for`, `needs`, `needs_at`, `data_script`, `run_folder`
-#         and `launch` are defined.
+#         these variables are exported, and the functions below are defined, such as `needs`, `launch` and `stage`.
 # Relative DATA_DIR, OUTPUT_DIR and FGRLHF_SMALL_MODEL are relative to the folder in which the script was started.
 
 set -euo pipefail
@@ -140,15 +139,24 @@ needs_at() {
 
 # data_script prints the script that writes the task's data at this scale, relative to the task's folder.
 data_script() {
-    local name
-    for name in "make_$SCALE" prepare download; do
-        if [ -f "tasks/$TASK/data/$name.sh" ]; then
-            printf 'data/%s.sh\n' "$name"
+    # shellcheck disable=SC2046  # names without spaces
+    first_script data/{"make_$SCALE",prepare,download}.sh $(cd "tasks/$TASK" && echo data/make_*.sh) run.sh
+}
+
+# first_script NAME...: print the first of these scripts of the task that exists.
+first_script() {
+    local script
+    for script in "$@"; do
+        if [ -f "tasks/$TASK/$script" ]; then
+            printf '%s\n' "$script"
             return
         fi
     done
     printf 'data\n'
 }
+
+# needs_model NAME KEYS arguments...: stop if the model $OUTPUT_DIR/NAME is missing, which the script train_NAME.sh trains.
+needs_model() { needs "$OUTPUT_DIR/$1" "$(first_script {training,reward_modeling}/"train_$1.sh")" "$2" "${@:3}"; }
 
 # run_folder DEFAULT overrides...: print the run's folder, which is logging.save_dir if it is among the overrides.
 run_folder() {
@@ -191,6 +199,33 @@ launch() {
     else
         python "$@"
     fi
+}
+
+# stage PROGRAM NAME.yml FILES MODELS arguments...: train on the task with the config of this scale. It needs the FILES of
+# $DATA_DIR and the MODELS of $OUTPUT_DIR, which are `sft` or reward models; both are lists separated by spaces.
+stage() {
+    local file model
+    for file in $3; do needs "$DATA_DIR/$file" "$(data_script)" "data.*" "${@:5}"; done
+    for model in $4; do
+        if [ "$model" = sft ]; then needs_model sft "model.*" "${@:5}"; else needs_model "$model" "reward.*" "${@:5}"; fi
+    done
+    launch -m "$1" "tasks.$TASK" "$(config_for "$2")" "${@:5}"
+}
+
+# evaluate_policy NAME.yml MODELS arguments...: evaluate a policy on the task's prompts by the rewards of the config of this scale,
+# which need the reward MODELS.
+evaluate_policy() {
+    local model
+    needs "$DATA_DIR/test.json" "$(data_script)" "data_dir split" "${@:3}"
+    for model in $2; do needs_model "$model" "config reward" "${@:3}"; done
+    launch -m fgrlhf.cli.evaluate "tasks.$TASK" data_dir="$DATA_DIR" output_dir="$OUTPUT_DIR" config="$(config_for "$1")" "${@:3}"
+}
+
+# write_report SCRIPT arguments...: summarise the policies that SCRIPT has evaluated, and write $OUTPUT_DIR/report.html.
+write_report() {
+    needs "$OUTPUT_DIR/eval" "$1" "" "${@:2}"
+    python -m fgrlhf.pipeline.summary "tasks.$TASK" output_dir="$OUTPUT_DIR" scale="$SCALE"
+    python -m fgrlhf.report.page "$OUTPUT_DIR" task="tasks.$TASK" "${@:2}"
 }
 
 launch_on_nodes() {

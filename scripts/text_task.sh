@@ -42,7 +42,7 @@ rl() {
     launch -m fgrlhf.cli.rl "tasks.$TASK" "$config" "$@"
 }
 
-evaluate_policy() {
+evaluate_with() {
     launch -m fgrlhf.cli.evaluate "tasks.$TASK" config="$(config_for ppo_config.yml)" data_dir="$DATA_DIR" \
         output_dir="$OUTPUT_DIR" "$@"
 }
@@ -50,23 +50,19 @@ evaluate_policy() {
 evaluate() {
     local name
     case " $* " in
-        *" policy="*) evaluate_policy "$@" ;;
+        *" policy="*) evaluate_with "$@" ;;
         *)
             needs "$DATA_DIR/test.json" "run.sh prepare" "data_dir split" "$@"
             needs "$OUTPUT_DIR/sft" "run.sh sft" "" "$@"
-            evaluate_policy policy="$OUTPUT_DIR/sft" name=sft "$@"
+            evaluate_with policy="$OUTPUT_DIR/sft" name=sft "$@"
             for name in ppo nlpo; do
-                if [ -d "$OUTPUT_DIR/$name/best" ]; then evaluate_policy policy="$OUTPUT_DIR/$name/best" name="$name" "$@"; fi
+                if [ -d "$OUTPUT_DIR/$name/best" ]; then evaluate_with policy="$OUTPUT_DIR/$name/best" name="$name" "$@"; fi
             done
             ;;
     esac
 }
 
-report() {
-    needs "$OUTPUT_DIR/eval" "run.sh evaluate" "" "$@"
-    python -m fgrlhf.pipeline.summary "tasks.$TASK" output_dir="$OUTPUT_DIR" scale="$SCALE"
-    python -m fgrlhf.report.page "$OUTPUT_DIR" task="tasks.$TASK" "$@"
-}
+report() { write_report "run.sh evaluate" "$@"; }
 
 stage="${1:-}"
 if [ $# -gt 0 ]; then shift; fi

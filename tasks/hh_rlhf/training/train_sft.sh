@@ -1,5 +1,4 @@
 #!/usr/bin/env bash
 # Supervised fine-tuning on the preferred answers. Further arguments: key=value overrides of the YAML.
 source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
-needs "$DATA_DIR/sft.json" "$(data_script)" "data.*" "$@"
-launch -m sft.run_sft "tasks.$TASK" "$(config_for training/sft_config.yml)" "$@"
+stage sft.run_sft training/sft_config.yml "sft.json" "" "$@"

@@ -4,9 +4,4 @@
 # Results: $OUTPUT_DIR/eval/<name>-<split>/{rows.jsonl,summary.json}. The rewards are those of config=..., the YAML of an
 # RL run; reward=false leaves them out.
 source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
-needs "$DATA_DIR/test.json" "$(data_script)" "data_dir split" "$@"
-needs "$OUTPUT_DIR/rel_rm" reward_modeling/train_rel_rm.sh "config reward" "$@"
-needs "$OUTPUT_DIR/fact_rm" reward_modeling/train_fact_rm.sh "config reward" "$@"
-needs "$OUTPUT_DIR/comp_rm" reward_modeling/train_comp_rm.sh "config reward" "$@"
-launch -m fgrlhf.cli.evaluate "tasks.$TASK" data_dir="$DATA_DIR" output_dir="$OUTPUT_DIR" \
-    config="$(config_for training/fine_grained_config.yml)" "$@"
+evaluate_policy training/fine_grained_config.yml "rel_rm fact_rm comp_rm" "$@"

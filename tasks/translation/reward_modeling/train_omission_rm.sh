@@ -1,5 +1,4 @@
 #!/usr/bin/env bash
 # Train the reward model that judges whether a translation leaves something out. Further arguments: key=value overrides of the YAML.
 source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
-needs "$DATA_DIR/omission_segments/train.json" "$(data_script)" "data.*" "$@"
-launch -m reward_modeling.run_fg_rm "tasks.$TASK" "$(config_for reward_modeling/omission_rm_config.yml)" "$@"
+stage reward_modeling.run_fg_rm reward_modeling/omission_rm_config.yml "omission_segments/train.json" "" "$@"

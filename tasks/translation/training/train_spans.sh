@@ -1,8 +1,4 @@
 #!/usr/bin/env bash
 # RL with a reward for every wrong word. Further arguments: key=value overrides of the YAML.
 source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
-needs "$DATA_DIR/train.json" "$(data_script)" "data.*" "$@"
-needs "$OUTPUT_DIR/sft" training/train_sft.sh "model.*" "$@"
-needs "$OUTPUT_DIR/span_rm" reward_modeling/train_span_rm.sh "reward.*" "$@"
-needs "$OUTPUT_DIR/omission_rm" reward_modeling/train_omission_rm.sh "reward.*" "$@"
-launch -m fgrlhf.cli.rl "tasks.$TASK" "$(config_for training/spans_config.yml)" "$@"
+stage fgrlhf.cli.rl training/spans_config.yml "train.json" "sft span_rm omission_rm" "$@"
