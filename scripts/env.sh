@@ -99,6 +99,7 @@ fi
 config_for() {
     local folder name path
     folder="tasks/$TASK/$(dirname "$1")"
+    folder="${folder%/.}"
     name="$(basename "$1")"
     path="$folder/$name"
     if [ "$SCALE" != paper ]; then

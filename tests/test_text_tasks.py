@@ -316,7 +316,7 @@ def test_all_stages_at_mini_scale(recorded, tmp_path):
         "fgrlhf.report.page",
     ]
     assert f"data_dir={tmp_path}/out/data source=fixture" in calls[0]
-    assert "tasks/imdb/./mini_sft_config.yml" in calls[2]
+    assert "tasks/imdb/mini_sft_config.yml" in calls[2]
     assert "name=nlpo" in calls[6]
 
 
