@@ -29,14 +29,15 @@ MIN_WORDS = 5  # of a sub-sentence
 COMMAS = ",;，；、､،؛՝፣፤၊"
 _CLAUSE_MARKS = COMMAS + "!?！？؟"
 _CLOSERS = "\"'”’»›)]}」』）】》〉〕］｝〗*_`~"
-_OPENERS = "\"'“‘«‹„([{「『（【《〈〔［*_`¿¡–—-"
-_ALWAYS = "。！？．｡।॥۔؟።፧།༎༏༐༑។៕။։‼⁇⁈⁉"  # need no space after them
-_TERMINALS = re.compile(rf"[.!?…;\u037e{_ALWAYS}]+")
+_OPENERS = "\"'“‘«‹»›„([{「『（【《〈〔［*_`¿¡–—-"
+# marks of any script that need no space after them, by Unicode's property Sentence_Terminal
+_ALWAYS = "。！？．｡।॥۔؟።፧།༎༏༐༑។៕။։‼⁇⁈⁉‽܀܁܂߹᙮᠃᠉᪨᪩᪪᪫᭚᭛᭞᭟᰻᰼᱾᱿꓿꘎꘏꛳꛷꣎꣏꤯꧉꩝꩞꩟꯫﹖﹗"
+_TERMINALS = re.compile(rf"(?:[.!?…;\u037e{_ALWAYS}]|፡፡)+")
 _CLOSING = re.compile(
     rf"""
     (?: [{re.escape(_CLOSERS)}]
-      | \s? [»›]
-      | “ (?=\s|$)
+      | \s [»›] (?!\w)
+      | [“«‹] (?=\s|$)
       | \[ \^? \d{{1,3}} (?:[,–-]\s?\d{{1,3}})* \]    # notes: [1], [2, 3], [^4], ¹ and 【5】
       | [\u00b2\u00b3\u00b9\u2070-\u2079]+
       | 【 [^【】\n]{{1,60}} 】
@@ -113,8 +114,8 @@ _ITEM = re.compile(
     rf"""
     \s* (?: [>]\s* )*
     (?: [-*+•‣▪●◦·–—] \s
-      | \*{{0,2}} \(? {_NUMERAL} [.)] \*{{0,2}} (?:\s|$)
-      | \d{{1,4}} [.)．）、।။]
+      | \*{{0,2}} \(? {_NUMERAL} \\?[.)] \*{{0,2}} (?:\s|$)
+      | \d{{1,4}} [.)．）、।။۔]
       | [（(] (?:\d{{1,4}}|[一二三四五六七八九十]+) [）)]
       | [一二三四五六七八九十]+ [、．]
       | [\u2460-\u2473]
@@ -127,17 +128,19 @@ _ITEM = re.compile(
 )
 _BOLD_LINE = re.compile(r"\*\*[^*\n]+\*\*:?|__[^_\n]+__:?")
 _UNDERLINE = re.compile(r"={2,}|-{2,}")
-_BARE_NUMBER = re.compile(rf"[\W_]*(?:{_STEP}\s)?{_NUMERAL}[.)．।။]\**")
+_BARE_NUMBER = re.compile(rf"[\W_]*(?:{_STEP}\s)?{_NUMERAL}\\?[.)．।။۔]\**")
 _ROMAN = re.compile("[IVXLC]{2,7}")
 _THAI_CONSONANTS = re.compile("[ก-ฮ]{2,5}")  # an abbreviation, as of Bangkok
-_AND_SO_FORTH = re.compile(r"(?<!\w)т\.\s?[дп]$")  # Russian "etc."
+# Russian "etc."; Spanish a. m., p. m., a. C. and d. C.
+_SPACED_ABBREVIATION = re.compile(r"(?<!\w)(?:т\.\s?[дп]|[ap]\.\sm|[ad]\.\sC)$")
+_YEAR = re.compile(r"(?:\d|[IVX])\s*[гв]*$")  # or century, before Russian г. and в.
 _NUMBER_AFTER_COLON = re.compile(r"[:：]\s+\d{1,3}\.$")
 _HEADING = re.compile(r"[^\S\n]{0,3}#{1,6}\s")
 _TABLE_ROW = re.compile(r"\s*\|.*\|")
 _TABLE_RULE = re.compile(r"\s*\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*)+\|?\s*")
 _WORD_BEFORE = re.compile(r"[^\s(\[{\"“'‘«„/–—]{1,24}$")
 _FIRST_WORD = re.compile(rf"[{re.escape(_OPENERS)}~≈$€£\s]*([^\W\d_]+(?:['’][^\W\d_]+)?|\d)?")
-_ACRONYM = re.compile(r"(?:[^\W\d_]\.)+[^\W\d_]|(?:[A-Z]{1,2}[a-z]?\.)+[A-Z][A-Za-z]?")
+_ACRONYM = re.compile(r"(?:[^\W\d_]\.-?)+[^\W\d_]|(?:[A-Z]{1,2}[a-z]?\.)+[A-Z][A-Za-z]?")
 _DASH = re.compile(r"\s*(?:[–—―]|--?\s)")
 _LETTER_FOLLOWS = re.compile(r"\s?[^\W\d_]\.")
 
@@ -159,7 +162,7 @@ _BEFORE_NAME = _words_in(
     mme mlle sr.a sra srta dra ing lic hr fr frau dott sig e.g i.e eg ie cf viz vs v resp z.b d.h
     u.a bzw ca approx p.ej p.ex bijv d.w.z o.a dhr mevr t.ex bl.a d.v.s f.eks np tj tzn tzw m.in
     ul św např tzv esim jl tp örn κ т.е напр см ср им ул пл пр акад проф д-р г-н г-жа
-    fa frl ud uds вул ดร นพ พญ ผศ รศ ผศ.ดร รศ.ดร ศ.ดร
+    fa frl ud uds ee p.s n.b вул ดร นพ พญ ผศ รศ ผศ.ดร รศ.ดร ศ.ดร
     डॉ डा प्रो पं श्री सं कु मो पू वि.सं ড ডা ডাঃ মো মোঃ ડૉ શ્રી திரு திருமதி டாக்டர் డా శ్రీ ಡಾ ಶ್ರೀ ഡോ ശ്രീ
     बी सी डी एफ जी एच आई जे के एल एम एन पी क्यू आर एस टी यू वी डब्ल्यू एक्स वाई
     பி சி டி எஃப் ஜி எச் ஜே கே எல் எம் என் ஆர் எஸ் யு வி டபிள்யூ ஒய்
@@ -167,27 +170,30 @@ _BEFORE_NAME = _words_in(
 )
 _BEFORE_NUMBER = _words_in(
     """no nos nr num núm fig figs eq eqs sec secs ch chap vol vols art ex pp p par para tab tbl app
-    op lines ver v abb kap bd s min max pop tel rs est kl str रु стр рис гл табл п пп ст вып"""
+    op lines ver v abb kap bd s min max pop tel rs est kl str रु стр рис гл табл п пп ст вып буд
+    кв корп नं क्र"""
 )
 _MAY_END = _words_in(
     """al etc chr inc ltd co corp bros jr sr esq a.m p.m am pm ph.d m.d b.a m.a u.s u.k u.n e.u d.c
     dept univ assn ave blvd rd jan feb mar apr jun jul aug sep sept oct nov dec mon tue wed thu
-    fri sat sun usw etc itd itp enz osv atd ecc st mt ft av ff bzgl т.д т.п др пр г гг в вв руб коп
-    тыс млн млрд чел tsp tbsp oz lb lbs yd yds gal mi tys мин сек"""
+    fri sat sun usw etc itd itp enz osv atd ecc dll dsb dst st mt ft av ff bzgl uu т.д т.п др пр г
+    гг в вв руб коп тыс млн млрд чел кг км мм мл гр шт tsp tbsp oz lb lbs yd yds gal mi tys мин сек"""
 )
 _BEFORE_CAPITAL = _words_in(  # of these, those that end a sentence before every capital letter
-    "etc usw itd itp enz osv atd ecc tsp tbsp oz lb lbs yd yds gal mi tys"
+    "etc usw itd itp enz osv atd ecc dll dsb dst tsp tbsp oz lb lbs yd yds gal mi tys"
 )
 _MONTHS = _words_in(
     """januar februar märz april mai juni juli august september oktober november dezember
     jahrhundert weltkrieg auflage"""
 )
+_BEFORE_ORDINAL = _words_in("der die das den dem des im zum zur vom beim")
 _AFTER_TIME = _words_in(
     "monday tuesday wednesday thursday friday saturday sunday est edt pst pdt cst gmt utc et pt ct"
 )
 # words before a letter that is no initial: "plan B. Call me." and "for all x. Let"
 _BEFORE_LETTER = _words_in(
-    "answer option choice vitamin plan type class grade group hepatitis point letter case variable"
+    """answer option choice vitamin plan type class grade group hepatitis point letter case variable
+    → -> --> ⇒ =>"""
 )
 _CHOICES = _words_in("answer option choice correct")
 _VARIABLES = frozenset("xyznkijtwqr")
@@ -397,7 +403,7 @@ def _is_wrapped(line: str, following: str, width: int, is_indented: bool) -> boo
     last = line.rstrip(_CLOSERS)[-1:]
     if _has_ended(line) or (len(line) < SHORT_LINE and not is_item) or is_unspaced(last):
         return False
-    if following[0].islower():
+    if _is_small(following):
         return True
     word = following.split(maxsplit=1)[0]
     return len(line) >= FULL_LINE and width <= LONGEST_LINE and len(line) + len(word) >= width
@@ -461,7 +467,7 @@ def _ends_sentence(text: str, start: int, match: re.Match, at: int, end: int) ->
         return False
     word = _FIRST_WORD.match(text, at, end)
     first = (word[1] if word else None) or ""
-    is_small = first[:1].islower()
+    is_small = _is_small(first)
     if is_small and (at > match.end() or _DASH.match(text, at, end)):  # "Why?" she asked
         return False
     if marks[-1] in ";\u037e":
@@ -502,7 +508,7 @@ def _full_mark_ends(text: str, start: int, match: re.Match, at: int) -> bool:
     before = text[match.start() - 1 : match.start()]
     if match[0] == "．" and before.isdecimal() and following.isdecimal():
         return False
-    return match[0] not in "．।။" or _BARE_NUMBER.fullmatch(text[start : match.end()]) is None
+    return match[0] not in "．।။۔" or _BARE_NUMBER.fullmatch(text[start : match.end()]) is None
 
 
 def _stop_ends(text: str, start: int, stop: int, first: str) -> bool:
@@ -523,9 +529,9 @@ def _stop_ends(text: str, start: int, stop: int, first: str) -> bool:
         return not _is_ordinal(word, first, sentence)
     if len(word) == 1 and _ends_a_word(text, stop - 1):
         return True
-    if _AND_SO_FORTH.search(text, max(start, stop - 5), stop):
-        return not first[:1].islower()
-    if lowered in ("г", "в") and not text[:stop].rstrip("гв ")[-1:].isdecimal():
+    if _SPACED_ABBREVIATION.search(text, max(start, stop - 5), stop):
+        return not _is_small(first)
+    if lowered in ("г", "в") and _YEAR.search(text, max(start, stop - 12), stop) is None:
         return False
     is_before_number = lowered in _BEFORE_NUMBER or lowered.endswith("str")
     if is_before_number and (first.isdecimal() or word in ("pp", "p")):
@@ -535,33 +541,40 @@ def _stop_ends(text: str, start: int, stop: int, first: str) -> bool:
     if _is_letter(word):
         return _letter_ends(text, start, stop, first)
     if lowered in _MAY_END:
-        if first[:1].islower() or first.isdecimal() or not first:
+        if _is_small(first) or first.isdecimal() or not first:
             return False
         if lowered in ("a.m", "p.m", "am", "pm"):
             return first.lower() not in _AFTER_TIME
         return is_start or lowered in _BEFORE_CAPITAL or not word.isascii()
     if _ACRONYM.fullmatch(word):
-        return is_start and not first[:1].islower()
+        return is_start
     return _THAI_CONSONANTS.fullmatch(word) is None
+
+
+def _is_small(word: str) -> bool:
+    """Whether a word begins in lower case. Georgian has one case, which Unicode calls lower."""
+    return word[:1].islower() and not "\u10d0" <= word[:1] <= "\u10ff"
 
 
 def _is_starter(first: str) -> bool:
     """Whether a word often begins sentences, and is written as their beginning."""
     lowered = first.lower().replace("’", "'")
     known = lowered in _STARTERS or lowered.partition("'")[0] in _STARTERS
-    return known and not first[:1].islower()
+    return known and not _is_small(first)
 
 
 def _is_ordinal(number: str, first: str, sentence: str) -> bool:
     """Whether the stop behind a number makes it an ordinal, as in `3. Oktober`.
 
     A short number before a word in lower case is one, unless the text has no capitals; and so is a
-    Roman one.
+    Roman one. Between an article and a word that begins no sentence it is one too: `der 3. Stock`.
     """
     if number.isdecimal() and len(number) > 2:
         return False
     capital = next((character for character in sentence if character.isalpha()), "").isupper()
-    return first.lower() in _MONTHS or (capital and first[:1].islower())
+    *_, last, _ = ["", *sentence[-30:].lower().split()]
+    names = last in _BEFORE_ORDINAL and not _is_starter(first) and not first.isdecimal()
+    return first.lower() in _MONTHS or (capital and _is_small(first)) or (names and first != "")
 
 
 def _ends_a_word(text: str, at: int) -> bool:
@@ -595,7 +608,9 @@ def _letter_ends(text: str, start: int, stop: int, first: str) -> bool:
     letter = text[stop - 1]
     near = text[max(start, stop - NEAR) : stop - 1]
     *before, last = near.lower().split() or [""]
-    named = last in _BEFORE_LETTER or (last in ("is", "be", "are") and _CHOICES & {*before})
+    named = last.rstrip(":") in _BEFORE_LETTER or (
+        last in ("is", "be", "are") and _CHOICES & {*before}
+    )
     is_name = named or (letter in _VARIABLES and not last.endswith("."))
     return bool(is_name) and first[:1].isupper()
 

@@ -160,7 +160,7 @@ def interval_of(
         share = min(max((estimate - low) / (high - low), 0.0), 1.0)
         error = max(of_estimate.error, least_error) / (high - low)
         trials = _effective_trials(share, error, units)
-        bounds = share_interval(share * trials, trials, of_estimate.degrees)
+        bounds = share_interval(share * trials, trials, of_estimate.degrees, rarer is None)
         scale = high - low
         return Interval(estimate, low + scale * bounds.low, low + scale * bounds.high)
     if of_estimate.error == 0:
@@ -208,17 +208,26 @@ def upper_t(p: float, degrees: float) -> float:
     return -float(stdtrit(degrees, p))
 
 
-def share_interval(successes: float, trials: float, degrees: float = math.inf) -> Interval:
+def share_interval(
+    successes: float, trials: float, degrees: float = math.inf, in_steps: bool = True
+) -> Interval:
     """The share of successes with the 95% interval of Agresti & Coull, which is never a point.
 
         m = trials + t^2,  q = (successes + t^2 / 2) / m,  q ± t sqrt(q (1 - q) / m), cut to [0, 1]
 
     t is the upper 2.5% quantile of Student's t. The interval contains Wilson's, which covers shares
     near 0 or 1 too seldom (.91 for .01 of 50). Agresti & Coull (1998), Am. Stat. 52, 119-126.
+    An AUC near 1 is covered too often by it, and rightly by Wilson's, since pairs of cases are so
+    many that it has no such steps:
+
+        q ± t sqrt(trials share (1 - share) + t^2 / 4) / m
+
+    Wilson (1927), J. Am. Stat. Assoc. 22, 209-212.
 
     Args:
       successes, trials: need not be whole, for an effective number of trials.
       degrees: of freedom of the estimate of that number; infinite if the trials are independent.
+      in_steps: whether the share has few possible values; if not, the interval is Wilson's.
 
     Raises:
       ValueError: there are no trials, or more successes than trials.
@@ -228,8 +237,12 @@ def share_interval(successes: float, trials: float, degrees: float = math.inf) -
     t = upper_t((1 - LEVEL) / 2, degrees)
     more = trials + t**2
     middle = (successes + t**2 / 2) / more
-    half = t * math.sqrt(middle * (1 - middle) / more)
-    return Interval(successes / trials, max(middle - half, 0.0), min(middle + half, 1.0))
+    share = successes / trials
+    if in_steps:
+        half = t * math.sqrt(middle * (1 - middle) / more)
+    else:
+        half = t * math.sqrt(trials * share * (1 - share) + t**2 / 4) / more
+    return Interval(share, max(middle - half, 0.0), min(middle + half, 1.0))
 
 
 def _effective_trials(share: float, error: float, units: int) -> float:

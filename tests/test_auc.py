@@ -75,7 +75,7 @@ def test_a_perfect_order_has_an_interval_with_width():
     assert isinstance(got, Interval) and got.mean == got.high == 1 and 0.6 < got.low < 0.9
 
 
-@pytest.mark.parametrize("share, distance", [(0.5, 1.0), (0.2, 0.0), (0.2, 2.0)])
+@pytest.mark.parametrize("share, distance", [(0.5, 1.0), (0.2, 0.0), (0.2, 2.0), (0.5, 3.3)])
 def test_the_interval_holds_the_truth(share, distance):
     covered = 0
     for run in range(300):
@@ -85,7 +85,7 @@ def test_the_interval_holds_the_truth(share, distance):
         got = auc_interval(scores, positive)
         assert isinstance(got, Interval)
         covered += not got.has_bounds or got.low <= norm.cdf(distance / 2**0.5) <= got.high
-    assert 0.92 < covered / 300 < 0.995
+    assert 0.92 < covered / 300 < 0.98
 
 
 def test_segments_of_a_prompt_are_no_further_prompts():

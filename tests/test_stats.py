@@ -121,6 +121,9 @@ def test_a_share_by_hand():
     q = (8 + 1.9207) / (10 + 3.8415)
     half = 1.96 * (q * (1 - q) / 13.8415) ** 0.5
     assert (got.mean, got.low, got.high) == pytest.approx((0.8, q - half, q + half), abs=1e-4)
+    wilson = binomtest(8, 10).proportion_ci(method="wilson")
+    got = share_interval(8, 10, in_steps=False)
+    assert (got.low, got.high) == pytest.approx((wilson.low, wilson.high))
     for successes, trials in ((0, 0), (3, 2), (-1, 2)):
         with pytest.raises(ValueError, match="have no share"):
             share_interval(successes, trials)

@@ -12,15 +12,15 @@ window.FG = window.FG || {};
 
   const COMMAS = ",;，；、､،؛՝፣፤၊";
   const CLOSERS = "\"'”’»›)]}」』）】》〉〕］｝〗*_`~";
-  const OPENERS = "\"'“‘«‹„([{「『（【《〈〔［*_`¿¡–—-";
-  const ALWAYS = "。！？．｡।॥۔؟።፧།༎༏༐༑។៕။։‼⁇⁈⁉"; // need no space after them
-  const TERMINAL = `[.!?…;\\u037e${ALWAYS}]+`;
+  const OPENERS = "\"'“‘«‹»›„([{「『（【《〈〔［*_`¿¡–—-";
+  const ALWAYS = "。！？．｡।॥۔؟።፧།༎༏༐༑។៕။։‼⁇⁈⁉‽܀܁܂߹᙮᠃᠉᪨᪩᪪᪫᭚᭛᭞᭟᰻᰼᱾᱿꓿꘎꘏꛳꛷꣎꣏꤯꧉꩝꩞꩟꯫﹖﹗";
+  const TERMINAL = `(?:[.!?…;\\u037e${ALWAYS}]|፡፡)+`;
   const TERMINALS = pattern(TERMINAL, "g"),
     ALL_TERMINAL = pattern(`^${TERMINAL}$`),
     CLOSING = pattern(
       `(?: [${escaped(CLOSERS)}]
-         | [${S}]?[»›]
-         | “(?=[${S}]|$)
+         | [${S}][»›](?![\\p{L}\\p{N}_])
+         | [“«‹](?=[${S}]|$)
          | \\[ \\^? \\p{Nd}{1,3} (?:[,–\\-][${S}]?\\p{Nd}{1,3})* \\]
          | [\\u00b2\\u00b3\\u00b9\\u2070-\\u2079]+
          | 【[^【】\\n]{1,60}】
@@ -88,8 +88,8 @@ window.FG = window.FG || {};
   const ITEM = pattern(
     `^ [${S}]* (?: >[${S}]* )*
      (?: [\\-*+•‣▪●◦·–—] [${S}]
-       | \\*{0,2} \\(? ${NUMERAL} [.\\)] \\*{0,2} (?:[${S}]|$)
-       | \\p{Nd}{1,4} [.\\)．）、।။]
+       | \\*{0,2} \\(? ${NUMERAL} \\\\?[.\\)] \\*{0,2} (?:[${S}]|$)
+       | \\p{Nd}{1,4} [.\\)．）、।။۔]
        | [（\\(] (?:\\p{Nd}{1,4}|[一二三四五六七八九十]+) [）\\)]
        | [一二三四五六七八九十]+ [、．]
        | [\\u2460-\\u2473]
@@ -101,10 +101,13 @@ window.FG = window.FG || {};
     UNDERLINE = /^(?:={2,}|-{2,})$/,
     DASH = pattern(`[${S}]*(?:[–—―]|--?[${S}])`, "y"),
     LETTER_FOLLOWS = pattern(`[${S}]?[${LETTER}]\\.`, "y");
-  const BARE_NUMBER = pattern(`^(?:[^\\p{L}\\p{N}])*(?:${STEP}[${S}])?${NUMERAL}[.\\)．।။]\\**$`),
+  const BARE_NUMBER = pattern(`^(?:[^\\p{L}\\p{N}])*(?:${STEP}[${S}])?${NUMERAL}\\\\?[.\\)．।။۔]\\**$`),
     ROMAN = /^[IVXLC]{2,7}$/,
     THAI_CONSONANTS = /^[ก-ฮ]{2,5}$/,
-    AND_SO_FORTH = pattern(`(?<![\\p{L}\\p{N}_])т\\.[${S}]?[дп]$`),
+    SPACED_ABBREVIATION = pattern(
+      `(?<![\\p{L}\\p{N}_]) (?: т\\.[${S}]?[дп] | [ap]\\.[${S}]m | [ad]\\.[${S}]C ) $`,
+    ),
+    YEAR = pattern(`(?:\\p{Nd}|[IVX])[${S}]*[гв]*$`),
     NUMBER_AFTER_COLON = pattern(`[:：][${S}]+\\p{Nd}{1,3}\\.$`),
     HEADING = pattern(`^[${BLANK}]{0,3}#{1,6}[${S}]`),
     TABLE_ROW = pattern(`^[${S}]*\\|[^\\n]*\\|$`),
@@ -114,7 +117,7 @@ window.FG = window.FG || {};
       `[${escaped(OPENERS)}~≈$€£${S}]*([${LETTER}]+(?:['’][${LETTER}]+)?|\\p{Nd})?`,
       "y",
     ),
-    ACRONYM = pattern(`^(?:(?:[${LETTER}]\\.)+[${LETTER}]|(?:[A-Z]{1,2}[a-z]?\\.)+[A-Z][A-Za-z]?)$`);
+    ACRONYM = pattern(`^(?:(?:[${LETTER}]\\.-?)+[${LETTER}]|(?:[A-Z]{1,2}[a-z]?\\.)+[A-Z][A-Za-z]?)$`);
   const SHORT_LINE = 40, // characters; shorter lines are not wrapped ones
     FULL_LINE = 60,
     LONGEST_LINE = 120, // of a text with wrapped lines
@@ -126,27 +129,30 @@ window.FG = window.FG || {};
     mme mlle sr.a sra srta dra ing lic hr fr frau dott sig e.g i.e eg ie cf viz vs v resp z.b d.h
     u.a bzw ca approx p.ej p.ex bijv d.w.z o.a dhr mevr t.ex bl.a d.v.s f.eks np tj tzn tzw m.in
     ul św např tzv esim jl tp örn κ т.е напр см ср им ул пл пр акад проф д-р г-н г-жа
-    fa frl ud uds вул ดร นพ พญ ผศ รศ ผศ.ดร รศ.ดร ศ.ดร
+    fa frl ud uds ee p.s n.b вул ดร นพ พญ ผศ รศ ผศ.ดร รศ.ดร ศ.ดร
     डॉ डा प्रो पं श्री सं कु मो पू वि.सं ড ডা ডাঃ মো মোঃ ડૉ શ્રી திரு திருமதி டாக்டர் డా శ్రీ ಡಾ ಶ್ರೀ ഡോ ശ്രീ
     बी सी डी एफ जी एच आई जे के एल एम एन पी क्यू आर एस टी यू वी डब्ल्यू एक्स वाई
     பி சி டி எஃப் ஜி எச் ஜே கே எல் எம் என் ஆர் எஸ் யு வி டபிள்யூ ஒய்
     బి సి డి ఎఫ్ జి హెచ్ జె కె ఎల్ ఎం ఎన్ పి ఆర్ ఎస్ టి యు వి వై`);
   const BEFORE_NUMBER = wordsIn(`
     no nos nr num núm fig figs eq eqs sec secs ch chap vol vols art ex pp p par para tab tbl app
-    op lines ver v abb kap bd s min max pop tel rs est kl str रु стр рис гл табл п пп ст вып`);
+    op lines ver v abb kap bd s min max pop tel rs est kl str रु стр рис гл табл п пп ст вып буд
+    кв корп नं क्र`);
   const MAY_END = wordsIn(`
     al etc chr inc ltd co corp bros jr sr esq a.m p.m am pm ph.d m.d b.a m.a u.s u.k u.n e.u d.c
     dept univ assn ave blvd rd jan feb mar apr jun jul aug sep sept oct nov dec mon tue wed thu fri
-    sat sun usw etc itd itp enz osv atd ecc st mt ft av ff bzgl т.д т.п др пр г гг в вв руб коп тыс млн млрд чел
-    tsp tbsp oz lb lbs yd yds gal mi tys мин сек`);
-  const BEFORE_CAPITAL = wordsIn("etc usw itd itp enz osv atd ecc tsp tbsp oz lb lbs yd yds gal mi tys");
+    sat sun usw etc itd itp enz osv atd ecc dll dsb dst st mt ft av ff bzgl uu т.д т.п др пр г гг в вв руб
+    коп тыс млн млрд чел кг км мм мл гр шт tsp tbsp oz lb lbs yd yds gal mi tys мин сек`);
+  const BEFORE_CAPITAL = wordsIn("etc usw itd itp enz osv atd ecc dll dsb dst tsp tbsp oz lb lbs yd yds gal mi tys");
   const MONTHS = wordsIn(`
     januar februar märz april mai juni juli august september oktober november dezember
     jahrhundert weltkrieg auflage`);
+  const BEFORE_ORDINAL = wordsIn("der die das den dem des im zum zur vom beim");
   const AFTER_TIME = wordsIn(`
     monday tuesday wednesday thursday friday saturday sunday est edt pst pdt cst gmt utc et pt ct`);
   const BEFORE_LETTER = wordsIn(`
-    answer option choice vitamin plan type class grade group hepatitis point letter case variable`);
+    answer option choice vitamin plan type class grade group hepatitis point letter case variable
+    → -> --> ⇒ =>`);
   const CHOICES = wordsIn("answer option choice correct");
   const VARIABLES = new Set("xyznkijtwqr");
   const STARTERS = wordsIn(`
@@ -165,6 +171,7 @@ window.FG = window.FG || {};
     MAY_END,
     BEFORE_CAPITAL,
     MONTHS,
+    BEFORE_ORDINAL,
     AFTER_TIME,
     BEFORE_LETTER,
     CHOICES,
@@ -177,7 +184,7 @@ window.FG = window.FG || {};
     const isSecondHalf = at > 1 && /[\udc00-\udfff]/.test(text[at - 1]);
     return at > 0 ? charAt(text, isSecondHalf ? at - 2 : at - 1) : "";
   }
-  const isLower = (c) => /^\p{Lowercase}$/u.test(c);
+  const isLower = (c) => /^\p{Lowercase}$/u.test(c) && !/[\u10d0-\u10ff]/.test(c); // Georgian has one case
   const isDigit = (text) => /^\p{Nd}+$/u.test(text);
   const hasWord = (text) => /[\p{L}\p{N}]/u.test(text.replace(TAG, ""));
   const isUnspaced = (c) => c !== "" && FG.isUnspaced(c);
@@ -395,7 +402,7 @@ window.FG = window.FG || {};
     const following = charAt(text, at);
     if (COMMAS.includes(following)) return false;
     if (marks.text === "．" && isDigit(charBefore(text, marks.start)) && isDigit(following)) return false;
-    return !["．", "।", "။"].includes(marks.text) || !BARE_NUMBER.test(text.slice(start, marks.end));
+    return !["．", "।", "။", "۔"].includes(marks.text) || !BARE_NUMBER.test(text.slice(start, marks.end));
   }
 
   // Whether a single `.` at `stop` ends the sentence that begins at `start`, before the word or digit `first`.
@@ -408,11 +415,8 @@ window.FG = window.FG || {};
       isStart = isStarter(first);
     if (isDigit(lowered) || ROMAN.test(word)) return !isOrdinal(word, first, sentence);
     if (FG.points(word).length === 1 && endsAWord(text, stop - word.length)) return true;
-    if (AND_SO_FORTH.test(text.slice(Math.max(start, stop - 5), stop))) return !isLower(initial);
-    if ("гв".includes(lowered) && lowered.length === 1) {
-      const shorter = text.slice(0, stop).replace(/[гв ]+$/, "");
-      if (!isDigit(charBefore(shorter, shorter.length))) return false;
-    }
+    if (SPACED_ABBREVIATION.test(text.slice(Math.max(start, stop - 5), stop))) return !isLower(initial);
+    if (["г", "в"].includes(lowered) && !YEAR.test(text.slice(Math.max(start, stop - 12), stop))) return false;
     const isBeforeNumber = BEFORE_NUMBER.has(lowered) || lowered.endsWith("str");
     if (isBeforeNumber && (isDigit(first) || word === "pp" || word === "p")) return false;
     if (BEFORE_NAME.has(lowered) && !(lowered === "v" && isDigit(first))) return false;
@@ -422,7 +426,7 @@ window.FG = window.FG || {};
       if (["a.m", "p.m", "am", "pm"].includes(lowered)) return !AFTER_TIME.has(first.toLowerCase());
       return isStart || BEFORE_CAPITAL.has(lowered) || !/^[\x00-\x7f]*$/.test(word);
     }
-    if (ACRONYM.test(word)) return isStart && !isLower(initial);
+    if (ACRONYM.test(word)) return isStart;
     return !THAI_CONSONANTS.test(word);
   }
 
@@ -436,7 +440,9 @@ window.FG = window.FG || {};
     if (isDigit(number) && FG.points(number).length > 2) return false;
     const letter = /\p{L}/u.exec(sentence)?.[0] || "",
       isCapital = /^\p{Uppercase}$/u.test(letter);
-    return MONTHS.has(first.toLowerCase()) || (isCapital && isLower(charAt(first, 0)));
+    const last = sentence.slice(-30).toLowerCase().split(pattern(`[${S}]+`)).slice(-2)[0],
+      names = BEFORE_ORDINAL.has(last) && first !== "" && !isStarter(first) && !isDigit(first);
+    return MONTHS.has(first.toLowerCase()) || (isCapital && isLower(charAt(first, 0))) || names;
   }
 
   // Whether the letter at `at` ends a longer word or a path: `Bob's`, `a.b/c`.
@@ -469,7 +475,7 @@ window.FG = window.FG || {};
         .filter(Boolean),
       last = before.pop() || "",
       isChoice = ["is", "be", "are"].includes(last) && before.some((word) => CHOICES.has(word)),
-      isName = BEFORE_LETTER.has(last) || isChoice || (VARIABLES.has(letter) && !last.endsWith("."));
+      isName = BEFORE_LETTER.has(last.replace(/:+$/, "")) || isChoice || (VARIABLES.has(letter) && !last.endsWith("."));
     return isName && /^\p{Uppercase}$/u.test(charAt(first, 0));
   }
 
