@@ -177,7 +177,8 @@ _MAY_END = _words_in(
     """al etc chr inc ltd co corp bros jr sr esq a.m p.m am pm ph.d m.d b.a m.a u.s u.k u.n e.u d.c
     dept univ assn ave blvd rd jan feb mar apr jun jul aug sep sept oct nov dec mon tue wed thu
     fri sat sun usw etc itd itp enz osv atd ecc dll dsb dst st mt ft av ff bzgl uu т.д т.п др пр г
-    гг в вв руб коп тыс млн млрд чел кг км мм мл гр шт tsp tbsp oz lb lbs yd yds gal mi tys мин сек"""
+    гг в вв руб коп тыс млн млрд чел кг км мм мл гр шт tsp tbsp oz lb lbs yd yds gal mi tys мин
+    сек"""
 )
 _BEFORE_CAPITAL = _words_in(  # of these, those that end a sentence before every capital letter
     "etc usw itd itp enz osv atd ecc dll dsb dst tsp tbsp oz lb lbs yd yds gal mi tys"
