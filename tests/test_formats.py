@@ -53,14 +53,29 @@ def problem(row_format, row, columns=None):
     return str(error.value)
 
 
-ASK = {"role": "user", "content": "a"}
-ANSWER = {"role": "assistant", "content": "b"}
-USER = {"role": "user", "content": "Why is the sky blue?"}
-GOOD = {"role": "assistant", "content": "Light is scattered."}
-BAD = {"role": "assistant", "content": "It is painted."}
-TALK = [USER, {"role": "assistant", "content": "Scattering."}, {"role": "user", "content": "Why?"}]
-TALK_TEXT = "\n\nHuman: Why is the sky blue?\n\nAssistant: Scattering.\n\nHuman: Why?\n\nAssistant:"
-TALK_MESSAGES = (("user", "Why is the sky blue?"), ("assistant", "Scattering."), ("user", "Why?"))
+def user(text):
+    return {"role": "user", "content": text}
+
+
+def assistant(text):
+    return {"role": "assistant", "content": text}
+
+
+def texts_of(compared):
+    return [answer.text for answer in compared.answers]
+
+
+QUESTION = "Why is the sky blue?"
+USER, GOOD, BAD = user(QUESTION), assistant("Light is scattered."), assistant("It is painted.")
+TALK = [USER, assistant("Scattering."), user("Why?")]
+TALK_TEXT = f"\n\nHuman: {QUESTION}\n\nAssistant: Scattering.\n\nHuman: Why?\n\nAssistant:"
+TALK_MESSAGES = (("user", QUESTION), ("assistant", "Scattering."), ("user", "Why?"))
+BRIEF = Prompt(
+    "7",
+    f"\n\nSystem: Be brief.\n\nHuman: {QUESTION}\n\nAssistant:",
+    messages=(("system", "Be brief."), ("user", QUESTION)),
+)
+TOPIC = {"id": "a", "prompt": "Hi", "references": ["x", "y"], "topic": [1]}
 
 
 # ---- prompts -------------------------------------------------------------------------------------
@@ -72,22 +87,12 @@ TALK_MESSAGES = (("user", "Why is the sky blue?"), ("assistant", "Scattering."),
         ({"prompt": "Hi"}, Prompt("7", "Hi")),
         ({"prompt": "Hi", "references": None, "id": None}, Prompt("7", "Hi")),
         ({"id": 3, "text": "Hi", "answer": "Ho"}, Prompt("3", "Hi", ("Ho",))),
-        (
-            {"id": "a", "prompt": "Hi", "references": ["x", "y"], "topic": [1]},
-            Prompt("a", "Hi", ("x", "y"), {"topic": [1]}),
-        ),
+        (TOPIC, Prompt("a", "Hi", ("x", "y"), {"topic": [1]})),
         ({"prompt": "Hi", "text": "other"}, Prompt("7", "Hi", (), {"text": "other"})),
         ({"prompt": [USER]}, Prompt("7", USER["content"])),
         ({"prompt": TALK}, Prompt("7", TALK_TEXT, messages=TALK_MESSAGES)),
         ({"prompt": TALK_TEXT}, Prompt("7", TALK_TEXT, messages=TALK_MESSAGES)),
-        (
-            {"prompt": [{"role": "system", "content": "Be brief."}, USER]},
-            Prompt(
-                "7",
-                "\n\nSystem: Be brief.\n\nHuman: Why is the sky blue?\n\nAssistant:",
-                messages=(("system", "Be brief."), ("user", "Why is the sky blue?")),
-            ),
-        ),
+        ({"prompt": [{"role": "system", "content": "Be brief."}, USER]}, BRIEF),
     ],
 )
 def test_prompts(row, expected):
@@ -113,10 +118,9 @@ def test_null_is_not_called_missing():
     assert parse(SPANS, {**row, "spans": []}).spans == ()
     null = problem(PROMPTS, {"prompt": None, "text": None})
     assert null == "`prompt`: is null, which means that the row has none"
-    nobody_marked = {"prompt": "p", "chosen": "a", "rejected": "b", "marked": []}
-    assert parse(COMPARISONS, nobody_marked) == parse(
-        COMPARISONS, {**nobody_marked, "marked": None}
-    )
+    unmarked = {"prompt": "p", "chosen": "a", "rejected": "b"}
+    nobody, null = ({**unmarked, "marked": marked} for marked in ([], None))
+    assert parse(COMPARISONS, nobody) == parse(COMPARISONS, null)
 
 
 # ---- other keys ----------------------------------------------------------------------------------
@@ -127,76 +131,46 @@ TOXICITY = {  # format of RealToxicityPrompts
     "continuation": {"text": " hello.", "toxicity": None},
 }
 MATHS = {"question": "1 + 1?", "answer": "1 + 1 = <<1+1=2>>2\n#### 2"}  # format of GSM8K
-VOTES = {  # format of qa-feedback
-    "question": "Who?",
-    "prediction 1": "Ann",
-    "prediction 2": "Bo",
-    "prediction 3": "Cy",
-    "preference": [1, 0, 2],
-}
+ANSWERS = ["prediction 1", "prediction 2", "prediction 3"]
+VOTES = {"question": "Who?", "preference": [1, 0, 2]}  # format of qa-feedback
+VOTES |= dict(zip(ANSWERS, ("Ann", "Bo", "Cy")))
+BY_VOTES = {"prompt": "question", "responses": ANSWERS, "preferences": "preference"}
+RANKED = {"answers": [{"answer": "A", "rank": 2}, {"answer": "B", "rank": 1}]}
+BY_RANK = {"responses": "answers.answer", "ranking": "answers.rank"}
+ERROR = {"feedback": {"errors": [{"start": 0, "end": 1, "error type": "wrong"}]}}
+BY_ERROR = {"response": "a.b", "spans": "feedback.errors", "spans.label": "error type"}
+OMISSION = {"start": 2, "end": 3, "label": "omission", "side": "source"}
+OMITTED = {"response": "x", "document": "a b", "spans": [OMISSION]}
+OMITTED_SPAN = span(2, 3, "omission", side="source")
+
+
+def compared(prompt, texts, *pairs):
+    return Comparison(prompt, tuple(map(Answer, texts)), pairs)
+
+
+ASKED = Prompt("7", "Who?")
+SOLVED = Demonstration(Prompt("7", "1 + 1?", (MATHS["answer"],)), MATHS["answer"])
+WRONG = JudgedResponse(Prompt("7", "", (), ERROR), "x y", (span(0, 1, "wrong"),))
 
 
 @pytest.mark.parametrize(
     "row_format, row, columns, expected",
     [
         (PROMPTS, TOXICITY, {"prompt": "prompt.text"}, Prompt("7", "They said", (), TOXICITY)),
-        (
-            DEMONSTRATIONS,
-            MATHS,
-            {"prompt": "question", "response": "answer"},
-            Demonstration(Prompt("7", "1 + 1?", (MATHS["answer"],)), MATHS["answer"]),
-        ),
+        (DEMONSTRATIONS, MATHS, {"prompt": "question", "response": "answer"}, SOLVED),
+        (COMPARISONS, VOTES, BY_VOTES, compared(ASKED, ("Ann", "Bo", "Cy"), (0, 1), (2, 1))),
         (
             COMPARISONS,
-            VOTES,
-            {
-                "prompt": "question",
-                "responses": ["prediction 1", "prediction 2", "prediction 3"],
-                "preferences": "preference",
-            },
-            Comparison(
-                Prompt("7", "Who?"), (Answer("Ann"), Answer("Bo"), Answer("Cy")), ((0, 1), (2, 1))
-            ),
+            {"prompt": "Who?", **RANKED},
+            BY_RANK,
+            compared(Prompt("7", "Who?", (), RANKED), "AB", (1, 0)),
         ),
-        (
-            COMPARISONS,
-            {"prompt": "Who?", "answers": [{"answer": "A", "rank": 2}, {"answer": "B", "rank": 1}]},
-            {"responses": "answers.answer", "ranking": "answers.rank"},
-            Comparison(
-                Prompt(
-                    "7",
-                    "Who?",
-                    (),
-                    {"answers": [{"answer": "A", "rank": 2}, {"answer": "B", "rank": 1}]},
-                ),
-                (Answer("A"), Answer("B")),
-                ((1, 0),),
-            ),
-        ),
+        (SPANS, {"a.b": "x y", **ERROR}, BY_ERROR, WRONG),
         (
             SPANS,
-            {"a.b": "x y", "feedback": {"errors": [{"start": 0, "end": 1, "error type": "wrong"}]}},
-            {"response": "a.b", "spans": "feedback.errors", "spans.label": "error type"},
-            JudgedResponse(
-                Prompt(
-                    "7",
-                    "",
-                    (),
-                    {"feedback": {"errors": [{"start": 0, "end": 1, "error type": "wrong"}]}},
-                ),
-                "x y",
-                (span(0, 1, "wrong"),),
-            ),
-        ),
-        (
-            SPANS,
-            {
-                "response": "x",
-                "document": "a b",
-                "spans": [{"start": 2, "end": 3, "label": "omission", "side": "source"}],
-            },
+            OMITTED,
             {"source": "document"},
-            JudgedResponse(Prompt("7", ""), "x", (span(2, 3, "omission", side="source"),), "a b"),
+            JudgedResponse(Prompt("7", ""), "x", (OMITTED_SPAN,), "a b"),
         ),
     ],
 )
@@ -245,6 +219,9 @@ def test_columns_that_name_nothing(tmp_path, columns, message):
 # ---- demonstrations ------------------------------------------------------------------------------
 
 
+SHAREGPT = [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]
+
+
 @pytest.mark.parametrize(
     "row, response, references",
     [
@@ -252,13 +229,9 @@ def test_columns_that_name_nothing(tmp_path, columns, message):
         ({"prompt": "a", "completion": "b"}, "b", ("b",)),
         ({"text": "a", "answer": ["b", "c"]}, "b", ("b", "c")),  # the rows of this project's tasks
         ({"prompt": "a", "response": "b", "references": ["c"]}, "b", ("c",)),
-        ({"prompt": [ASK], "completion": [ANSWER]}, "b", ("b",)),
-        ({"messages": [ASK, ANSWER]}, "b", ("b",)),
-        (
-            {"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]},
-            "b",
-            ("b",),
-        ),
+        ({"prompt": [user("a")], "completion": [assistant("b")]}, "b", ("b",)),
+        ({"messages": [user("a"), assistant("b")]}, "b", ("b",)),
+        ({"conversations": SHAREGPT}, "b", ("b",)),
     ],
 )
 def test_demonstrations(row, response, references):
@@ -285,7 +258,10 @@ def test_messages_of_sharegpt_are_those_of_other_rows():
     comparison = parse(COMPARISONS, {"conversations": sharegpt(*talk), **pair})
     assert comparison == parse(COMPARISONS, {"prompt": talk, "chosen": [GOOD], "rejected": [BAD]})
     # `system` means something else beside messages of other rows
-    assert parse(DEMONSTRATIONS, {"messages": [ASK, ANSWER], "system": "A"}).prompt.text == "a"
+    assert (
+        parse(DEMONSTRATIONS, {"messages": [user("a"), assistant("b")], "system": "A"}).prompt.text
+        == "a"
+    )
 
 
 def test_the_last_message_of_a_conversation_is_imitated():
@@ -314,12 +290,7 @@ FOUR = {"prompt": "p", "responses": ["a", "b", "c", "d"]}
 )
 def test_four_responses(judgement, pairs):
     parsed = parse(COMPARISONS, FOUR | judgement)
-    assert parsed.pairs == pairs and [answer.text for answer in parsed.answers] == [
-        "a",
-        "b",
-        "c",
-        "d",
-    ]
+    assert parsed.pairs == pairs and texts_of(parsed) == ["a", "b", "c", "d"]
 
 
 def test_any_number_of_responses():
@@ -338,6 +309,14 @@ def test_pairs_by_hand():
 
 
 DIALOG = "\n\nHuman: Hi\n\nAssistant: Hello!\n\nHuman: How are you?\n\nAssistant:"
+DIALOGS = {"chosen": f"{DIALOG} Fine. \n", "rejected": f"{DIALOG} Find out!"}
+PAIR = {"chosen": [USER, GOOD], "rejected": [USER, BAD]}
+ANSWERS_ALONE = {"chosen": [GOOD], "rejected": [BAD]}
+SKY = (QUESTION, GOOD["content"], BAD["content"])
+
+
+def preferred(*responses):
+    return {"responses": list(responses), "preferences": [[0, 1]]}
 
 
 @pytest.mark.parametrize(
@@ -346,44 +325,25 @@ DIALOG = "\n\nHuman: Hi\n\nAssistant: Hello!\n\nHuman: How are you?\n\nAssistant
         ({"prompt": "p", "chosen": "a", "rejected": "b"}, ("p", "a", "b")),
         ({"prompt": "p", "chosen": "a", "rejected": ""}, ("p", "a", "")),
         # whole dialogs, as in HH-RLHF
-        (
-            {"chosen": f"{DIALOG} Fine. \n", "rejected": f"{DIALOG} Find out!"},
-            (DIALOG, "Fine.", "Find out!"),
-        ),
+        (DIALOGS, (DIALOG, "Fine.", "Find out!")),
         ({"chosen": f"{DIALOG} ", "rejected": f"{DIALOG} No."}, (DIALOG, "", "No.")),
         # conversations: with the prompt's messages in both, with a separate text prompt, or without
         # a prompt
-        (
-            {"chosen": [USER, GOOD], "rejected": [USER, BAD]},
-            (USER["content"], GOOD["content"], BAD["content"]),
-        ),
-        (
-            {"prompt": USER["content"], "chosen": [USER, GOOD], "rejected": [USER, BAD]},
-            (USER["content"], GOOD["content"], BAD["content"]),
-        ),
-        (
-            {"prompt": TALK, "chosen": [GOOD], "rejected": [BAD]},
-            (TALK_TEXT, GOOD["content"], BAD["content"]),
-        ),
-        (
-            {"prompt": "p", "responses": [[USER, GOOD], [USER, BAD]], "preferences": [[0, 1]]},
-            ("p", GOOD["content"], BAD["content"]),
-        ),
-        (
-            {"responses": [[*TALK, GOOD], [*TALK, BAD]], "preferences": [[0, 1]]},
-            (TALK_TEXT, GOOD["content"], BAD["content"]),
-        ),
+        (PAIR, SKY),
+        ({"prompt": QUESTION, **PAIR}, SKY),
+        ({"prompt": TALK, **ANSWERS_ALONE}, (TALK_TEXT, *SKY[1:])),
+        ({"prompt": "p", **preferred([USER, GOOD], [USER, BAD])}, ("p", *SKY[1:])),
+        (preferred([*TALK, GOOD], [*TALK, BAD]), (TALK_TEXT, *SKY[1:])),
     ],
 )
 def test_pairs_of_the_hub(row, texts):
-    prompt, better, worse = texts
+    prompt, *texts = texts
     asked = Prompt("7", prompt, messages=messages_in(prompt))
-    expected = Comparison(asked, (Answer(better), Answer(worse)), ((0, 1),))
-    assert parse(COMPARISONS, row) == expected
+    assert parse(COMPARISONS, row) == compared(asked, texts, (0, 1))
 
 
 def test_conversations_that_answer_different_prompts_are_refused():
-    row = {"prompt": "p", "responses": [[*TALK, GOOD], [USER, BAD]], "preferences": [[0, 1]]}
+    row = {"prompt": "p", **preferred([*TALK, GOOD], [USER, BAD])}
     with pytest.raises(RowError, match="begins with other messages than `responses"):
         parse(COMPARISONS, row)
 
@@ -419,27 +379,22 @@ def test_pairs_of_a_comparison_and_back():
     row = FOUR | {"id": "q", "preferences": [[1, 0], [3, 2], [1, 2]], "margins": [1, 2, 3], "x": 1}
     whole = parse(COMPARISONS, row)
     pairs = as_pairs([whole])
-    assert [[answer.text for answer in pair.answers] for pair in pairs] == [
-        ["b", "a"],
-        ["d", "c"],
-        ["b", "c"],
-    ]
+    assert [texts_of(pair) for pair in pairs] == [["b", "a"], ["d", "c"], ["b", "c"]]
     assert [pair.margins for pair in pairs] == [(1.0,), (2.0,), (3.0,)]
     assert [pair.prompt.id for pair in pairs] == ["q/0", "q/1", "q/2"]
     (joined,) = join_pairs(pairs)
     assert joined.prompt.id == "q/0" and joined.prompt.meta == {"x": 1}
-    assert [answer.text for answer in joined.answers] == ["b", "a", "d", "c"]
+    assert texts_of(joined) == ["b", "a", "d", "c"]
     assert joined.pairs == ((0, 1), (2, 3), (0, 3)) and joined.margins == (1.0, 2.0, 3.0)
 
 
 def test_a_joined_comparison_keeps_marks_and_ties():
-    first = parse(
-        COMPARISONS, {"prompt": "p", "chosen": "a", "rejected": "b", "marked": [[], [[0, 1]]]}
-    )
+    row = {"prompt": "p", "chosen": "a", "rejected": "b"}
+    first = parse(COMPARISONS, row | {"marked": [[], [[0, 1]]]})
     tie = parse(COMPARISONS, {"prompt": "p", "responses": ["b", "c"], "scores": [1, 1]})
-    other = parse(COMPARISONS, {"prompt": "q", "chosen": "a", "rejected": "b", "margin": 1})
+    other = parse(COMPARISONS, row | {"prompt": "q", "margin": 1})
     joined, alone = join_pairs([first, other, tie])
-    assert [answer.text for answer in joined.answers] == ["a", "b", "c"]
+    assert texts_of(joined) == ["a", "b", "c"]
     assert joined.answers[1].marked == ((0, 1),) and joined.pairs == ((0, 1),)
     assert alone == other
 
@@ -463,7 +418,7 @@ def test_equal_answers_of_a_pair_stay_apart_when_joined():
     rows = [("a", "a"), ("b", "a"), ("b", "b")]
     pairs = [parse(COMPARISONS, {"prompt": "p", "chosen": x, "rejected": y}) for x, y in rows]
     (joined,) = join_pairs(pairs)
-    texts = [answer.text for answer in joined.answers]
+    texts = texts_of(joined)
     assert [(texts[better], texts[worse]) for better, worse in joined.pairs] == rows
     assert texts == ["a", "a", "b", "b"] and joined.pairs == ((0, 1), (2, 0), (2, 3))
     assert parse(COMPARISONS, COMPARISONS.to_row(joined)) == joined
@@ -523,115 +478,94 @@ MARKED = {  # format of Math-Shepherd
     "label": "What is 1 + 1 + 1? Step 1: 1 + 1 = 2 +\nStep 2: 2 + 1 = 4. The answer is: 4 -",
     "task": "GSM8K",
 }
-RATED = {  # format of PRM800K
+
+
+def rated(*completions, person=None, chosen=None):
+    """A step in the format of PRM800K."""
+    rows = [{"text": text, "rating": rating} for text, rating in completions] or None
+    by_person = person and {"text": person, "rating": None}
+    return {"completions": rows, "human_completion": by_person, "chosen_completion": chosen}
+
+
+RATED_STEPS = [
+    rated(("Hm.", 0), ("Add.", 1), chosen=1),
+    rated(("Wrong.", -1), person="So 1 + 1."),
+    rated(("It is 3.", -1), ("4.", -1)),
+    rated(),
+]
+RATED = {
     "labeler": "x",
     "question": {"problem": "What is 1 + 1?", "ground_truth_answer": "2"},
-    "label": {
-        "steps": [
-            {
-                "completions": [{"text": "Hm.", "rating": 0}, {"text": "Add.", "rating": 1}],
-                "human_completion": None,
-                "chosen_completion": 1,
-            },
-            {
-                "completions": [{"text": "Wrong.", "rating": -1}],
-                "human_completion": {"text": "So 1 + 1.", "rating": None},
-                "chosen_completion": None,
-            },
-            {
-                "completions": [{"text": "It is 3.", "rating": -1}, {"text": "4.", "rating": -1}],
-                "human_completion": None,
-                "chosen_completion": None,
-            },
-            {"completions": None, "human_completion": None, "chosen_completion": None},
-        ],
-        "finish_reason": "found_error",
-    },
+    "label": {"steps": RATED_STEPS, "finish_reason": "found_error"},
 }
+
+
+def scored(*steps):
+    return tuple(step(text, score=score) for text, score in steps)
+
+
+OWN = {"prompt": "p", "steps": [{"text": "a", "label": "ok"}, {"text": "b", "score": -0.5}]}
+JUDGED = {"prompt": "p", "completions": ["a", "b"], "labels": [True, False]}  # format of TRL
+SCORED = {"prompt": "p", "steps": ["a", "b"], "scores": [1, 0.25]}
+MOVES = {"prompt": "p", "moves": [{"move": "a", "is_legal": False}]}
+BY_MOVES = {"steps": "moves", "steps.text": "move", "steps.label": "is_legal"}
+MARKED_STEPS = scored(("Step 1: 1 + 1 = 2", 1.0), ("Step 2: 2 + 1 = 4. The answer is: 4", 0.0))
+RATED_SCORES = scored(("Add.", 1.0), ("So 1 + 1.", 1.0), ("It is 3.", -1.0))
+
+
+def two_marked(problem, first):
+    """A good and a bad step in the format of Math-Shepherd."""
+    text = f"{problem} {first} ки\nStep 2: 5 ки"
+    label = f"{problem} {first} +\nStep 2: 5 -"
+    return {"input": text, "label": label}, scored((first, 1.0), ("Step 2: 5", 0.0))
 
 
 @pytest.mark.parametrize(
     "row, columns, prompt, steps",
     [
-        (
-            {"prompt": "p", "steps": [{"text": "a", "label": "ok"}, {"text": "b", "score": -0.5}]},
-            {},
-            "p",
-            (step("a", "ok"), step("b", score=-0.5)),
-        ),
-        (
-            {"prompt": "p", "completions": ["a", "b"], "labels": [True, False]},  # format of TRL
-            {},
-            "p",
-            (step("a", score=1.0), step("b", score=0.0)),
-        ),
-        (
-            {"prompt": "p", "steps": ["a", "b"], "scores": [1, 0.25]},
-            {},
-            "p",
-            (step("a", score=1.0), step("b", score=0.25)),
-        ),
+        (OWN, {}, "p", (step("a", "ok"), step("b", score=-0.5))),
+        (JUDGED, {}, "p", scored(("a", 1.0), ("b", 0.0))),
+        (SCORED, {}, "p", scored(("a", 1.0), ("b", 0.25))),
         ({"prompt": "p", "steps": ["a"], "labels": ["good"]}, {}, "p", (step("a", "good"),)),
-        (
-            MARKED,
-            {},
-            "What is 1 + 1 + 1?",
-            (
-                step("Step 1: 1 + 1 = 2", score=1.0),
-                step("Step 2: 2 + 1 = 4. The answer is: 4", score=0.0),
-            ),
-        ),
-        (
-            {
-                "input": "What is 2 + 3? step 1: 3 ки\nStep 2: 5 ки",
-                "label": "What is 2 + 3? step 1: 3 +\nStep 2: 5 -",
-            },
-            {},
-            "What is 2 + 3?",
-            (step("step 1: 3", score=1.0), step("Step 2: 5", score=0.0)),
-        ),
-        (
-            {
-                "input": "What is 2 + 3? 3 ки\nStep 2: 5 ки",
-                "label": "What is 2 + 3? 3 +\nStep 2: 5 -",
-            },
-            {},
-            "What is 2 + 3?",
-            (step("3", score=1.0), step("Step 2: 5", score=0.0)),
-        ),
-        (  # marks inside the problem judge no step
-            {
-                "input": "Mr. Rocky has ки 3 ки apples? Step 1: 3 ки\nStep 2: 5 ки",
-                "label": "Mr. Rocky has + 3 - apples? Step 1: 3 +\nStep 2: 5 -",
-            },
-            {},
-            "Mr. Rocky has  3  apples?",
-            (step("Step 1: 3", score=1.0), step("Step 2: 5", score=0.0)),
-        ),
+        (MARKED, {}, "What is 1 + 1 + 1?", MARKED_STEPS),
         (
             RATED,
             {"prompt": "question.problem", "steps": "label.steps"},
             "What is 1 + 1?",
-            (step("Add.", score=1.0), step("So 1 + 1.", score=1.0), step("It is 3.", score=-1.0)),
+            RATED_SCORES,
         ),
-        (
-            {"prompt": "p", "moves": [{"move": "a", "is_legal": False}]},
-            {"steps": "moves", "steps.text": "move", "steps.label": "is_legal"},
-            "p",
-            (step("a", score=0.0),),
-        ),
+        (MOVES, BY_MOVES, "p", scored(("a", 0.0))),
     ],
+    ids=["own", "TRL", "scores", "labels", "Math-Shepherd", "PRM800K", "columns"],
 )
 def test_steps(row, columns, prompt, steps):
     parsed = parse(STEPS, row, columns)
     assert (parsed.prompt.text, steps_of(parsed)) == (prompt, list(steps))
 
 
+@pytest.mark.parametrize("first", ["step 1: 3", "3"])
+def test_marked_steps_without_the_usual_beginning(first):
+    row, steps = two_marked("What is 2 + 3?", first)
+    parsed = parse(STEPS, row)
+    assert (parsed.prompt.text, steps_of(parsed)) == ("What is 2 + 3?", list(steps))
+
+
+def test_marks_inside_the_problem_judge_no_step():
+    row, steps = two_marked("Mr. Rocky has ки 3 ки apples?", "Step 1: 3")
+    row["label"] = row["label"].replace("has ки 3 ки", "has + 3 -")
+    parsed = parse(STEPS, row)
+    assert (parsed.prompt.text, steps_of(parsed)) == ("Mr. Rocky has  3  apples?", list(steps))
+
+
 def completions(**step):
     return {"prompt": "p", "steps": [{"completions": [{"text": "a", "rating": 1}], **step}]}
 
 
-PAIR = {"chosen": [USER, GOOD], "rejected": [USER, BAD]}
+THOUGHT = [*TALK, {**GOOD, "reasoning_content": "two and two"}]
+CALLED = [*TALK[:2], {"role": "user", "content": None, "tool_calls": [1]}]
+LOST = "is no part of `content`, so it would be lost: write it there"
+OTHER = "are another text than in `input`"
+OTHER_TEXT = MARKED["label"].replace("1 + 1 = 2", "5 - 4 = 1")
 
 
 @pytest.mark.parametrize(
@@ -639,16 +573,8 @@ PAIR = {"chosen": [USER, GOOD], "rejected": [USER, BAD]}
     [
         (PROMPTS, {"prompt": [{**USER, "content": ""}]}, "`prompt`: must be a text that is not"),
         (DEMONSTRATIONS, {"messages": TALK}, "`messages[2].role`: the last message must be the"),
-        (
-            DEMONSTRATIONS,
-            {"messages": [*TALK, {**GOOD, "reasoning_content": "two and two"}]},
-            "`messages[3].reasoning_content`: is no part of `content`, so it would be lost: write",
-        ),
-        (
-            PROMPTS,
-            {"prompt": [*TALK[:2], {"role": "user", "content": None, "tool_calls": [1]}]},
-            "`prompt[2].tool_calls`: is no part of `content`, so it would be lost: write it there",
-        ),
+        (DEMONSTRATIONS, {"messages": THOUGHT}, f"`messages[3].reasoning_content`: {LOST}"),
+        (PROMPTS, {"prompt": CALLED}, f"`prompt[2].tool_calls`: {LOST}"),
         (DEMONSTRATIONS, {"messages": [GOOD]}, "`messages`: has no message before the answer"),
         (
             DEMONSTRATIONS,
@@ -667,7 +593,7 @@ PAIR = {"chosen": [USER, GOOD], "rejected": [USER, BAD]}
         ),
         (COMPARISONS, {**PAIR, "rejected": [*TALK, BAD]}, "`rejected`: begins with other messages"),
         (COMPARISONS, {**PAIR, "chosen": [USER]}, "`chosen[0].role`: the last message must be"),
-        (COMPARISONS, {"chosen": [GOOD], "rejected": [BAD]}, "`prompt`: missing"),
+        (COMPARISONS, ANSWERS_ALONE, "`prompt`: missing"),
         (COMPARISONS, {"chosen": "a", "rejected": "b"}, "`prompt`: missing, and `chosen` and"),
         (COMPARISONS, FOUR, "`preferences`: missing, and so are `ranking` and `scores`; the row"),
         (COMPARISONS, FOUR | {"scores": [1, 2, 3, math.nan]}, "`scores[3]`: must be a finite"),
@@ -681,8 +607,8 @@ PAIR = {"chosen": [USER, GOOD], "rejected": [USER, BAD]}
         (STEPS, {**MARKED, "label": "What"}, "`label`: character 37 must be + or -"),
         (
             STEPS,
-            {**MARKED, "label": MARKED["label"].replace("1 + 1 = 2", "5 - 4 = 1")},
-            "`label`: characters 0 to 37 are another text than in `input`",
+            {**MARKED, "label": OTHER_TEXT},
+            f"`label`: characters 0 to 37 {OTHER}",
         ),
         (STEPS, {**MARKED, "label": MARKED["label"] + " x"}, "`label`: characters 76 to 78 are"),
         (STEPS, {"input": "a ки", "label": "a +"}, "`input`: must contain `Step 1:`"),

@@ -26,45 +26,40 @@ from fgrlhf.text_types import Prompt
 MARK = {"aspect": "x", "label": "y", "start": 1, "end": 3}
 
 
+MISTYPED = "is not a part of a judgement; did you mean `severity"
+NOTE = {"start": 0, "end": 6, "side": "source", "reason": "r"}
+JUDGED = [  # as they are written, and read
+    (
+        MARK | {"start": 8, "end": 9, "quote": "🙂", "severity": "minor", "annotator": "r1"},
+        Judgement("x", "y", 8, 9, "minor", annotator="r1"),
+    ),
+    ({"aspect": "x", "label": "z", **NOTE}, Judgement("x", "z", **NOTE)),
+    (
+        {"aspect": "all", "score": 80, "start": None, "end": None, "evidence": "e"},
+        Judgement("all", score=80.0, evidence="e"),
+    ),
+    (
+        {"aspect": "all", "label": "ok", "score": None, "side": None, "origin": "model"},
+        Judgement("all", "ok", origin="model"),
+    ),
+]
+
+
 def parse(row):
     return JUDGEMENTS.parse(Row(row, {}), 7)
 
 
 def test_a_row_with_everything():
-    row = {
-        "id": "a",
-        "prompt": "p",
-        "response": "7 and 8 🙂!",
-        "source": "sieben",
-        "judgements": [
-            MARK | {"start": 8, "end": 9, "quote": "🙂", "severity": "minor", "annotator": "r1"},
-            {"aspect": "x", "label": "z", "start": 0, "end": 6, "side": "source", "reason": "r"},
-            {"aspect": "all", "score": 80, "start": None, "end": None, "evidence": "e"},
-            {"aspect": "all", "label": "ok", "score": None, "side": None, "origin": "model"},
-        ],
-        "references": ["7 und 8"],
-        "topic": 3,
-    }
+    texts = {"response": "7 and 8 🙂!", "source": "sieben"}
+    row = {"id": "a", "prompt": "p", "references": ["7 und 8"], "topic": 3, **texts}
     expected = JudgedResponse(
         Prompt("a", "p", ("7 und 8",), {"topic": 3}),
-        "7 and 8 🙂!",
-        (
-            Judgement("x", "y", 8, 9, "minor", annotator="r1"),
-            Judgement("x", "z", 0, 6, side="source", reason="r"),
-            Judgement("all", score=80.0, evidence="e"),
-            Judgement("all", "ok", origin="model"),
-        ),
-        "sieben",
+        judgements=tuple(judgement for _, judgement in JUDGED),
+        **texts,
     )
-    assert parse(row) == expected
-    assert JUDGEMENTS.to_row(expected)["judgements"][1] == {
-        "aspect": "x",
-        "label": "z",
-        "start": 0,
-        "end": 6,
-        "side": "source",
-        "reason": "r",
-    }
+    assert parse(row | {"judgements": [written for written, _ in JUDGED]}) == expected
+    written = JUDGEMENTS.to_row(expected)["judgements"][1]
+    assert written == {"aspect": "x", "label": "z", **NOTE}
 
 
 @pytest.mark.parametrize(
@@ -81,10 +76,7 @@ def test_a_row_with_everything():
         (MARK | {"quote": 3}, "`judgements[0].quote`: must be a text, it is a number"),
         (MARK | {"score": "1"}, "`judgements[0].score`: must be a number"),
         (MARK | {"severity": 1}, "`judgements[0].severity`: must be a text"),
-        (
-            MARK | {"severty": "minor"},
-            "`judgements[0].severty`: is not a part of a judgement; did you mean `severity`",
-        ),
+        (MARK | {"severty": "minor"}, f"`judgements[0].severty`: {MISTYPED}"),
     ],
 )
 def test_malformed_judgements(judgement, message):
@@ -109,7 +101,7 @@ def test_a_quote_of_the_source_is_compared_with_the_source():
         {"start": 1},
         {"start": 2, "end": 2},
         {"start": -1, "end": 2},
-        {"side": "target"},
+        {"side": "no"},
     ],
 )
 def test_impossible_judgements(values):
@@ -194,18 +186,19 @@ def test_rows_without_a_mark_and_rows_that_nobody_annotated():
     assert span_rows.to_row(judged) == (rated, {})
 
 
+NO_MARK = {"start": 0, "end": 1, "label": "x"}
+OUTSIDE = "is 9, but the source has 1 characters"
+
+
 @pytest.mark.parametrize(
     "changes, message",
     [
         ({"judgements": []}, "`judgements`: is a key of rows of judgements"),
         ({"source": {"a": 1}}, "`source`: must be a text"),
         ({"spans": [MARK | {"note": 1}]}, "`spans[0].aspect`: is not a key of a span"),
-        ({"spans": [{"start": 0, "end": 1, "label": "x", "side": "left"}]}, "must be one of"),
-        (
-            {"spans": [{"start": 0, "end": 9, "label": "x", "side": "source"}]},
-            "is 9, but the source has 1 characters",
-        ),
-        ({"spans": [{"start": 0, "end": 1, "label": "x", "reason": 3}]}, "spans[0].reason"),
+        ({"spans": [NO_MARK | {"side": "left"}]}, "must be one of"),
+        ({"spans": [NO_MARK | {"end": 9, "side": "source"}]}, OUTSIDE),
+        ({"spans": [NO_MARK | {"reason": 3}]}, "spans[0].reason"),
     ],
 )
 def test_rows_of_spans_that_judgements_cannot_hold(changes, message):
@@ -216,18 +209,14 @@ def test_rows_of_spans_that_judgements_cannot_hold(changes, message):
 
 
 def test_what_spans_cannot_hold_is_counted():
-    judged = JudgedResponse(
-        Prompt("0", "p"),
-        "abc",
-        (
-            Judgement("x", "y", 0, 1, "major", annotator="r1", reason="because"),
-            Judgement("x", "y", 1, 2, annotator="r2", score=1.0),
-            Judgement("x", score=1.0, start=0, end=1),
-            Judgement("x", "y"),
-            Judgement("x", "y", 0, 1, side="source"),
-        ),
-        "def",
+    marks = (
+        Judgement("x", "y", 0, 1, "major", annotator="r1", reason="because"),
+        Judgement("x", "y", 1, 2, annotator="r2", score=1.0),
+        Judgement("x", score=1.0, start=0, end=1),
+        Judgement("x", "y"),
+        Judgement("x", "y", 0, 1, side="source"),
     )
+    judged = JudgedResponse(Prompt("0", "p"), "abc", marks, "def")
     row, losses = span_row(judged)
     assert row["spans"] == [
         {"start": 0, "end": 1, "label": "y", "severity": "major", "reason": "because"},
@@ -255,10 +244,8 @@ def test_all_steps_of_a_solution_are_kept(judged):
 def test_steps_by_hand():
     judged = solution(step("ab", "ok"), step("c", score=0.5))
     assert judged.response == "ab\nc"
-    assert judged.judgements == (
-        Judgement("step", "ok", 0, 2),
-        Judgement("step", None, 3, 4, score=0.5),
-    )
+    marks = (Judgement("step", "ok", 0, 2), Judgement("step", None, 3, 4, score=0.5))
+    assert judged.judgements == marks
     other = replace(judged, judgements=(*judged.judgements, Judgement("x", "y")))
     assert only_steps(other) == (judged, {"judgements that are not of a step": 1})
     assert solution() == JudgedResponse(Prompt("0", "p"), "", ())
@@ -266,15 +253,13 @@ def test_steps_by_hand():
 
 def test_each_step_is_written_once_and_in_the_order_of_the_text():
     """Of two annotators, the one who is named first in the list counts for every step."""
-    first = [
-        Judgement("step", None, 4, 6, score=0.0, annotator="r1"),
-        Judgement("step", None, 0, 3, score=1.0, annotator="r1"),
-    ]
-    second = [
-        Judgement("step", None, 0, 3, score=0.0, annotator="r2"),
-        Judgement("step", None, 4, 6, score=0.0, annotator="r2"),
-    ]
-    overlapping = Judgement("step", None, 2, 5, score=1.0, annotator="r1")
+
+    def mark(start, end, score, annotator):
+        return Judgement("step", None, start, end, score=score, annotator=annotator)
+
+    first = [mark(4, 6, 0.0, "r1"), mark(0, 3, 1.0, "r1")]
+    second = [mark(0, 3, 0.0, "r2"), mark(4, 6, 0.0, "r2")]
+    overlapping = mark(2, 5, 1.0, "r1")
     mixed = (first[0], second[0], overlapping, first[1], second[1])
     judged, losses = only_steps(JudgedResponse(Prompt("0", "p"), "a=1\nb=", mixed))
     assert steps_of(judged) == [step("a=1", score=1.0), step("b=", score=0.0)]

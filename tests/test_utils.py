@@ -28,18 +28,16 @@ def test_masked_moments_by_hand():
     assert masked_var(X, MASK) == pytest.approx(2.96)
     assert masked_mean(X, torch.zeros_like(MASK)) == 0
     poisoned = torch.where(MASK.bool(), X, torch.nan)
-    assert masked_mean(poisoned, MASK) == pytest.approx(3.2) and masked_var(
-        poisoned, MASK
-    ) == pytest.approx(2.96)
+    assert masked_mean(poisoned, MASK) == pytest.approx(3.2)
+    assert masked_var(poisoned, MASK) == pytest.approx(2.96)
 
 
 def test_whitening_by_hand():
     std = 2.96**0.5
     white = whiten(X, MASK)
     assert white[0, 2] == 0 and white[0, 0] == pytest.approx(-2.2 / std, abs=1e-6)
-    assert masked_mean(white, MASK) == pytest.approx(0, abs=1e-6) and masked_var(
-        white, MASK
-    ) == pytest.approx(1, abs=1e-5)
+    assert masked_mean(white, MASK) == pytest.approx(0, abs=1e-6)
+    assert masked_var(white, MASK) == pytest.approx(1, abs=1e-5)
     kept = whiten(X, MASK, shift_mean=False)
     assert kept[0, 0] == pytest.approx(1 / std, abs=1e-6) and kept[0, 2] == 0
     assert masked_var(kept, MASK) == pytest.approx(1, abs=1e-5)
@@ -47,9 +45,8 @@ def test_whitening_by_hand():
     assert published[0, 0] == pytest.approx(-2.2 / std**0.5, abs=1e-5)
     # padding is not masked: deviation D2
     assert published[0, 2] == pytest.approx(96.8 / std**0.5, abs=1e-3)
-    assert whiten(X, MASK, shift_mean=False, divide_by="sqrt_std")[0, 0] == pytest.approx(
-        3.2 - 2.2 / std**0.5, abs=1e-5
-    )
+    unshifted = whiten(X, MASK, shift_mean=False, divide_by="sqrt_std")[0, 0]
+    assert unshifted == pytest.approx(3.2 - 2.2 / std**0.5, abs=1e-5)
 
 
 def test_whitening_leaves_rounding_errors_small():
@@ -78,10 +75,9 @@ def test_whitening_ignores_affine_changes_and_padding():
     poisoned = torch.where(MASK.bool(), X, torch.inf)
     torch.testing.assert_close(whiten(poisoned, MASK), whiten(X, MASK))
     # no spread: no signal, no division by zero
-    assert whiten(torch.full((2, 2), 7.0), torch.ones(2, 2)).abs().max() == 0
-    assert torch.equal(
-        whiten(torch.full((2, 2), 7.0), torch.ones(2, 2), shift_mean=False), torch.full((2, 2), 7.0)
-    )
+    equal, ones = torch.full((2, 2), 7.0), torch.ones(2, 2)
+    assert whiten(equal, ones).abs().max() == 0
+    assert torch.equal(whiten(equal, ones, shift_mean=False), equal)
 
 
 def test_seeds_are_pure_functions_of_their_parts():
@@ -110,9 +106,8 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path):
         files.write_json(path, {"text": object()})
     with pytest.raises(UnicodeEncodeError):
         files.write_text(path, "half \ud800")
-    assert files.read_json(path) == {"text": "é\n"} and [p.name for p in path.parent.iterdir()] == [
-        "a.json"
-    ]
+    assert files.read_json(path) == {"text": "é\n"}
+    assert [p.name for p in path.parent.iterdir()] == ["a.json"]
     files.write_jsonl(path, [{"a": 1}, {"a": "\u2028 x"}])
     assert files.read_jsonl(path) == [{"a": 1}, {"a": "\u2028 x"}]
 
@@ -216,14 +211,13 @@ def refused(tmp_path, how: str) -> None:
     }[how]()
 
 
+IN_THE_WAY = "remove it, or name another folder"
+
+
 @pytest.mark.parametrize(
     "how, fact, way_out",
     [
-        (
-            "a file where a folder should be",
-            "File exists|Not a directory",
-            "remove it, or name another folder",
-        ),
+        ("a file where a folder should be", "File exists|Not a directory", IN_THE_WAY),
         ("a long name", "File name too long", "Choose a shorter name"),
         ("a folder where a file should be", "directory", "name"),
         ("safetensors", "No such file or directory", "Check that it exists"),
@@ -272,14 +266,9 @@ def test_a_reader_that_ends_early_is_no_error(lines):
         f"    for _ in range({lines}): print('a line of text')\n"
         "run_main(main)"
     )
-    program = subprocess.Popen(
-        [sys.executable, "-c", code],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parents[1],
-    )
+    command, here = [sys.executable, "-c", code], Path(__file__).parents[1]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    program = subprocess.Popen(command, text=True, cwd=here, **pipes)
     program.stdout.close()
     program.stdin.write("go on\n")
     program.stdin.close()
@@ -306,24 +295,10 @@ def test_other_errors_keep_their_traceback(error):
 
 
 def test_which_names_are_of_secrets():
-    secret = [
-        "HF_TOKEN",
-        "WANDB_API_KEY",
-        "logging.wandb_api_key",
-        "DB_PASSWORD",
-        "client-secret",
-        "AWS_CREDENTIALS",
-        "KEY",
-    ]
-    plain = [
-        "train.max_tokens",
-        "TOKENIZERS_PARALLELISM",
-        "eos_token",
-        "section.key",
-        "monkey",
-        "model.tokenizer",
-        "keys",
-    ]
+    secret = ["HF_TOKEN", "WANDB_API_KEY", "logging.wandb_api_key", "DB_PASSWORD", "client-secret"]
+    secret += ["AWS_CREDENTIALS", "KEY"]
+    plain = ["train.max_tokens", "TOKENIZERS_PARALLELISM", "eos_token", "section.key", "monkey"]
+    plain += ["model.tokenizer", "keys"]
     assert all(map(secrets.looks_secret, secret)) and not any(map(secrets.looks_secret, plain))
 
 
@@ -332,24 +307,24 @@ def test_secrets_are_masked_wherever_they_stand(monkeypatch):
     monkeypatch.setenv("MY_API_KEY", "hf_abcdefgh-longer")
     monkeypatch.setenv("SHORT_TOKEN", "abc")
     monkeypatch.setenv("ORDINARY", "outputs")
-    assert secrets.mask_secrets("abc https://hf_abcdefgh@x outputs") == "abc https://***@x outputs"
-    assert secrets.mask_secrets("hf_abcdefgh-longer") == "***"  # not `***-longer`
-    assert (
-        secrets.mask_secrets("run a.api_key=123 train.lr=1 give api_key=... now")
-        == "run a.api_key=*** train.lr=1 give api_key=... now"
-    )
-    assert (
-        secrets.mask_secrets("""a.password='one "two" three' b.token="it\\"s one" c='d e'""")
-        == "a.password=*** b.token=*** c='d e'"
-    )
-    assert secrets.mask_secrets("run='x api_key=12' x=token=3") == "run='x api_key=*** x=token=***"
-    assert secrets.mask_secrets("a.token='one two") == "a.token=*** two"  # no closing quote
+    for text, masked in (
+        ("abc https://hf_abcdefgh@x outputs", "abc https://***@x outputs"),
+        ("hf_abcdefgh-longer", "***"),  # not `***-longer`
+        (
+            "run a.api_key=123 train.lr=1 give api_key=... now",
+            "run a.api_key=*** train.lr=1 give api_key=... now",
+        ),
+        (
+            """a.password='one "two" three' b.token="it\\"s one" c='d e'""",
+            "a.password=*** b.token=*** c='d e'",
+        ),
+        ("run='x api_key=12' x=token=3", "run='x api_key=*** x=token=***"),
+        ("a.token='one two", "a.token=*** two"),  # no closing quote
+    ):
+        assert secrets.mask_secrets(text) == masked
     tree = {"lr": 1e-5, "url": ["x/hf_abcdefgh"], "s": {"password": "1234", "api_token": None}}
-    assert secrets.mask_tree(tree) == {
-        "lr": 1e-5,
-        "url": ["x/***"],
-        "s": {"password": "***", "api_token": None},
-    }
+    masked = {"password": "***", "api_token": None}
+    assert secrets.mask_tree(tree) == {"lr": 1e-5, "url": ["x/***"], "s": masked}
 
 
 def test_messages_hold_no_secret(monkeypatch, capsys):

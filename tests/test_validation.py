@@ -26,18 +26,11 @@ from tasks.qa_feedback.validation import feedback_problems
 
 
 def sample(index: int) -> dict:
-    item, result, rng = (
-        make_item(0, "train", index),
-        make_row(0, "train", index),
-        random.Random(index),
-    )
+    item, result = make_item(0, "train", index), make_row(0, "train", index)
+    rng = random.Random(index)
     answers = [TOY.compose(demonstration(rng, item, TOY.rates)) for _ in range(4)]
-    return {
-        "id": str(index),
-        "question": result["question"],
-        "passages": result["passages"],
-        "predictions": answers,
-    }
+    asked = {key: result[key] for key in ("question", "passages")}
+    return {"id": str(index), **asked, "predictions": answers}
 
 
 @pytest.fixture
@@ -50,11 +43,9 @@ def world(tmp_path):
 
 def collect(folder, **changes):
     settings = {"data_dir": folder, "samples": folder / "samples.jsonl", **changes}
+    overrides = [f"{key}={value}" for key, value in settings.items()]
     return collect_feedback.collect(
-        settings_from(
-            collect_feedback.CollectFeedbackSettings,
-            [f"{key}={value}" for key, value in settings.items()],
-        )
+        settings_from(collect_feedback.CollectFeedbackSettings, overrides)
     )
 
 
@@ -63,50 +54,30 @@ def collect(folder, **changes):
 
 def test_files_of_the_other_kind_are_named(tmp_path):
     write_json(tmp_path / "train.json", [GOOD] * 3)
-    with pytest.raises(
-        UserError,
-        match=(
-            "train.json has questions, not feedback on answers to them. Use .*train_feedback.json"
-        ),
-    ):
+    message = "train.json has questions, not feedback on answers to them. Use .*train_feedback.json"
+    with pytest.raises(UserError, match=message):
         read_feedback(tmp_path / "train.json")
     write_json(tmp_path / "train_feedback.json", [row()] * 3)
-    with pytest.raises(
-        UserError,
-        match=(
-            "train_feedback.json has feedback, not the questions that the feedback is about. Use"
-            " .*train.json"
-        ),
-    ):
+    message = "train_feedback.json has feedback, not the questions that the feedback is about. Use"
+    with pytest.raises(UserError, match=f"{message} .*train.json"):
         load_examples(tmp_path / "train_feedback.json")
-    with pytest.raises(
-        UserError, match="samples.jsonl does not exist. Sample answers with .*num_samples=4"
-    ):
+    message = "samples.jsonl does not exist. Sample answers with .*num_samples=4"
+    with pytest.raises(UserError, match=message):
         read_samples(tmp_path / "samples.jsonl")
 
 
 def test_samples_of_another_split_or_world_are_refused(world):
     (world / "samples.jsonl").write_text("")
-    with pytest.raises(
-        UserError,
-        match=(
-            "samples.jsonl is empty, so it has no samples. Sample answers with .*generate.sh"
-            " num_samples=4"
-        ),
-    ):
+    message = "samples.jsonl is empty, so it has no samples. Sample answers with .*generate.sh"
+    with pytest.raises(UserError, match=f"{message} num_samples=4"):
         collect(world)
     write_jsonl(world / "samples.jsonl", [{**sample(1), "id": "0"}])
-    with pytest.raises(
-        UserError,
-        match=(
-            "line 1: the sample's id is 0, but train.json has another question in that row.*split="
-        ),
-    ):
+    message = "line 1: the sample's id is 0, but train.json has another question in that row"
+    with pytest.raises(UserError, match=f"{message}.*split="):
         collect(world)
     write_jsonl(world / "samples.jsonl", [{**sample(1), "id": "x" * 10_000}])
-    with pytest.raises(
-        UserError, match=r"line 1: the sample's id is x+ \.\.\. x+, but train.json has no such row"
-    ):
+    message = r"line 1: the sample's id is x+ \.\.\. x+, but train.json has no such row"
+    with pytest.raises(UserError, match=message):
         collect(world)
     assert not (world / "train_feedback.json").exists()
 
@@ -116,9 +87,8 @@ def test_samples_of_another_split_or_world_are_refused(world):
 def test_a_split_is_a_plain_name(program, split):
     settings = {"data_dir": "d", "samples": "s", "output_dir": "o", "split": split}
     known = {key: value for key, value in settings.items() if key in program.model_fields}
-    with pytest.raises(
-        UserError, match="split: .*is not the plain name of a split such as `train`"
-    ):
+    message = "split: .*is not the plain name of a split such as `train`"
+    with pytest.raises(UserError, match=message):
         settings_from(program, [f"{key}={value}" for key, value in known.items()])
 
 
@@ -211,9 +181,8 @@ def test_sizes_of_the_world_are_positive_and_bounded(value):
 
 def test_the_probe_needs_a_world_and_a_reward_model(world, tmp_path):
     settings = {"data_dir": str(world), "output_dir": str(tmp_path / "none"), "split": "train"}
-    with pytest.raises(
-        UserError, match="none has none of the reward models rel_rm, .*Train them first"
-    ):
+    message = "none has none of the reward models rel_rm, .*Train them first"
+    with pytest.raises(UserError, match=message):
         probe.main(probe.ProbeSettings(**settings))
     write_json(world / "train.json", [GOOD])
     with pytest.raises(UserError, match="train.json has questions that are not of the mini world"):
@@ -221,35 +190,17 @@ def test_the_probe_needs_a_world_and_a_reward_model(world, tmp_path):
 
 
 def test_corrected_examples_name_their_own_setting(tmp_path, monkeypatch):
-    write_json(
-        tmp_path / "f.json",
-        [{**FULL, "feedback": {**FULL["feedback"], "corrected-prediction": "x"}}],
-    )
+    feedback = {**FULL["feedback"], "corrected-prediction": "x"}
+    write_json(tmp_path / "f.json", [{**FULL, "feedback": feedback}])
     write_json(tmp_path / "q.json", [GOOD])
-    monkeypatch.setattr(
-        "sys.argv",
-        [
-            "x",
-            f"feedback={tmp_path}/f.json",
-            f"questions={tmp_path}/q.json",
-            f"out={tmp_path}/o.json",
-        ],
-    )
-    with pytest.raises(
-        UserError,
-        match="no row of `questions` has .* Set questions=... to the file that the questions came",
-    ):
+    files = ["x", f"feedback={tmp_path}/f.json", f"questions={tmp_path}/q.json"]
+    monkeypatch.setattr("sys.argv", [*files, f"out={tmp_path}/o.json"])
+    message = "no row of `questions` has .* Set questions=... to the file that the questions came"
+    with pytest.raises(UserError, match=message):
         corrected_program.main()
-    monkeypatch.setattr(
-        "sys.argv",
-        [
-            "x",
-            f"feedback={tmp_path}/f.json",
-            f"questions={tmp_path}/q.json",
-            f"out={tmp_path}/./f.json",
-        ],
-    )
-    with pytest.raises(UserError, match="f.json is the input, so it cannot be the output too"):
+    monkeypatch.setattr("sys.argv", [*files, f"out={tmp_path}/./f.json"])
+    message = "f.json is the input, so it cannot be the output too"
+    with pytest.raises(UserError, match=message):
         corrected_program.main()
 
 
