@@ -181,10 +181,10 @@ def _check_segments(row: TaggedWords, known_tags: set[str], level: str | None) -
     if unknown:
         names = ", ".join(shorten(tag, 40) for tag in unknown[:MOST_NAMES])
         more = f" and {len(unknown) - MOST_NAMES} more" if len(unknown) > MOST_NAMES else ""
+        known = ", ".join(shorten(tag, 40) for tag in sorted(known_tags))
         raise RowError(
             "feedback_tags",
-            f"{names}{more} not among {', '.join(sorted(known_tags))}; name the file's labels under"
-            " `labels`",
+            f"{names}{more} not among {known}; name the file's labels under `labels`",
         )
     segments = len(row.places)
     if level in WHOLE_LEVELS and segments > 1:

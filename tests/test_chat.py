@@ -84,3 +84,11 @@ def test_a_template_that_fails_is_a_user_error(template):
     with pytest.raises(UserError, match=message):
         load_chat_template(tokenizer, None, 64)
     assert load_chat_template(tokenizer, False, 64) is None
+
+
+def test_a_template_that_is_no_text_is_a_user_error():
+    tokenizer = tiny.chat_tokenizer()
+    tokenizer.chat_template = 12
+    with pytest.raises(UserError, match="chat template is 12, not a text"):
+        load_chat_template(tokenizer, None, 64)
+    assert load_chat_template(tokenizer, False, 64) is None

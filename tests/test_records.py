@@ -327,5 +327,5 @@ def test_a_message_stays_short(tmp_path):
         RewardModelSpec.read(tmp_path)
     write_jsonl(tmp_path / "rows.jsonl", [{"text": ["</s>"], "feedback_tags": ["x" * 10**5]}])
     with pytest.raises(UserError, match=r"x+ \.\.\. x+ not among") as tags:
-        read_segment_rows(tmp_path / "rows.jsonl", ("E",), "Ignore")
+        read_segment_rows(tmp_path / "rows.jsonl", ("E", "y" * 10**5), "Ignore")
     assert len(str(error.value)) < 1500 and len(str(tags.value)) < 500

@@ -412,4 +412,12 @@ def load_chat_template(tokenizer, setting: bool | None, max_input_len: int) -> C
             " template, so the form of a user's turn is unknown: leave the setting out, or use a"
             " checkpoint whose tokenizer has one"
         )
-    return ChatTemplate(tokenizer, max_input_len) if tokenizer.chat_template else None
+    template = tokenizer.chat_template
+    if not template:
+        return None
+    if not isinstance(template, str | dict):
+        raise UserError(
+            f"the tokenizer's chat template is {shorten(repr(template), 60)}, not a text: correct"
+            " `chat_template` in tokenizer_config.json, or set model.chat_template=false"
+        )
+    return ChatTemplate(tokenizer, max_input_len)
