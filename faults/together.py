@@ -13,6 +13,7 @@ from faults.child import Ended, Running, run, start
 from faults.judging import Outcome, judged
 
 STAGES = ("generate", "sft", "fg_rm", "pref_rm", "oracle", "evaluate", "dpo")
+FOUND_DONE = "this run is finished"
 OFFSETS = (0.0, 0.1, 0.3, 0.6)  # fractions of the stage's run time
 
 
@@ -71,9 +72,9 @@ class Together(Kind):
 def both_wrote(ended: list[Ended]) -> bool:
     """Whether two finished runs changed files at the same time.
 
-    A refused run does not count: it may have tested whether it can write.
+    A refused run does not count, nor one that found the work done: it may have tested whether it
+    can write.
     """
-    spans = sorted(
-        (end.first_change, end.last_change) for end in ended if end.last_change and end.code == 0
-    )
+    wrote = [end for end in ended if end.code == 0 and FOUND_DONE not in end.output]
+    spans = sorted((end.first_change, end.last_change) for end in wrote if end.last_change)
     return any(later[0] < earlier[1] for earlier, later in zip(spans, spans[1:]))
