@@ -39,6 +39,7 @@ from fgrlhf.models.loading import (
     name_decoder_start,
 )
 from fgrlhf.models.lora import add_adapters, has_adapters
+from fgrlhf.models.model_files import models_inside
 from fgrlhf.models.saving import ignored_settings, note_ignored
 from fgrlhf.models.source import read_source
 from fgrlhf.models.top_layers import check_top_layers
@@ -72,6 +73,8 @@ def _way_out(ckpt: str | Path) -> str:
     existing = [f"`{shorten(folder)}`" for folder in policies if folder.is_dir()]
     if existing:
         return f"It is the folder of a run, whose policies are {' and '.join(existing)}."
+    if not (Path(ckpt) / "config.json").exists() and models_inside(Path(ckpt)):
+        return models_inside(Path(ckpt))
     return "Give a folder that an earlier stage wrote, or a hub name while online."
 
 

@@ -226,6 +226,7 @@ class PolicyTrainer(BaseTrainer):
                 self.policy.save(folder, weights)
                 if best is not None:
                     write_json(folder / BEST_FILE, best)
+                checkpoint.keep_other_files(self.folder / name, folder)
         self.accelerator.wait_for_everyone()
 
 

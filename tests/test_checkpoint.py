@@ -261,6 +261,24 @@ def test_folders_of_a_killed_process_are_removed(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["best"]
 
 
+def test_a_users_files_stay_beside_a_new_policy(tmp_path):
+    run = make(tmp_path)
+    run._save_policy("best", {"step": 0})
+    best = tmp_path / "best"
+    (best / "notes.md").write_text("mine")
+    (best / "eval").mkdir()
+    (best / "eval" / "rows.jsonl").write_text("{}")
+    (best / "link").symlink_to("nowhere")
+    (best / "model-00001-of-00002.safetensors").write_bytes(b"left over")
+    (best / "config.json").write_text("{}")
+    run._save_policy("best", {"step": 1})
+    assert (best / "notes.md").read_text() == "mine" and (best / "link").is_symlink()
+    assert (best / "eval" / "rows.jsonl").read_text() == "{}"
+    assert [file.name for file in best.glob("*.safetensors")] == ["model.safetensors"]
+    assert (best / "config.json").read_text() != "{}"
+    assert (best / "best.json").read_text() != '{"step": 0}'
+
+
 def test_a_first_start_finds_nothing(tmp_path):
     assert not checkpoint.load_latest(make(tmp_path))
     (tmp_path / "checkpoints" / ".step-2.tmp").mkdir(parents=True)

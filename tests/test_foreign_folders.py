@@ -109,6 +109,15 @@ def test_weights_beside_an_adapter_are_refused_and_merged_once(adapter, tmp_path
     assert torch.allclose(logits_of(tmp_path / "merged"), expected, atol=1e-5)
 
 
+def test_files_of_a_trainer_beside_an_adapter_are_no_weights(adapter):
+    """Checkpoints of transformers' Trainer and reward models of LLaMA-Factory have them."""
+    folder, _ = adapter
+    for name in ("rng_state.pth", "optimizer.pt", "scaler.pt", "value_head.safetensors"):
+        (folder / name).write_bytes(b"x")
+    with pytest.raises(UserError, match="is an adapter of .*, not a whole model"):
+        load_policy(folder)
+
+
 def test_what_cannot_be_merged_is_explained(adapter, tmp_path):
     folder, _ = adapter
     out = f"output_dir={tmp_path}/merged"
@@ -193,6 +202,11 @@ def test_a_trained_prompt_is_no_weight(adapter, tmp_path):
     adapt(base, config, tmp_path / "prompt")
     with pytest.raises(UserError, match="is a trained prompt"):
         main(["model", str(tmp_path / "prompt"), f"output_dir={tmp_path}/merged"])
+    base = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    config = LoraConfig(task_type="CAUSAL_LM", alora_invocation_tokens=[3], **C_ATTN)
+    adapt(base, config, tmp_path / "later")
+    with pytest.raises(UserError, match="acts only after certain tokens"):
+        main(["model", str(tmp_path / "later"), f"output_dir={tmp_path}/merged"])
 
 
 def test_layers_that_training_made_must_be_in_the_adapter(tmp_path):

@@ -87,6 +87,12 @@ def test_layers_are_never_skipped(family, keys, tmp_path):
         assert getattr(policy.model.config, key) == 0.0
 
 
+def test_a_limit_that_is_unset_is_none(tmp_path):
+    """DBRX's class cannot compute without it."""
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "dbrx"}))
+    assert load_config(tmp_path).attn_config.clip_qkv > 1e6
+
+
 def test_a_missing_tensor_is_named(saved):
     def without_a_block(tensors):
         return {name: t for name, t in tensors.items() if "decoder.block.1." not in name}

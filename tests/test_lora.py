@@ -150,7 +150,7 @@ def test_adapters_of_families_with_layers_of_their_own(family, layers, tmp_path)
     """Layers in a list, whose names end in a number, get adapters.
 
     Experts whose weights are one tensor, routers, and layers that are read without being called
-    (Jamba's `dt_proj`) get none.
+    (Jamba's `dt_proj`) get none. So all adapters have gradients, which DDP needs.
     """
     families.save(family, tmp_path / "start")
     policy = load_policy(tmp_path / "start", lora=LORA).eval()
@@ -165,7 +165,9 @@ def test_adapters_of_families_with_layers_of_their_own(family, layers, tmp_path)
         if ".lora_B." in name:
             torch.nn.init.normal_(parameter, std=0.1)
     batch = sampled(policy)
-    policy.save(tmp_path / "merged")
+    policy.train()(*batch)[0].logprobs_BT.sum().backward()
+    assert all(p.grad is not None for p in policy.parameters() if p.requires_grad)
+    policy.eval().save(tmp_path / "merged")
     merged = load_policy(tmp_path / "merged").eval()
     torch.testing.assert_close(logprobs(merged, batch), logprobs(policy, batch), atol=1e-5, rtol=0)
 

@@ -221,6 +221,12 @@ def test_a_recurrent_model_with_a_cache_of_its_own_is_refused(model_type, tmp_pa
         load_policy(tmp_path)
 
 
+def test_a_hybrid_needs_a_layer_of_attention(tmp_path):
+    families.save("lfm2", tmp_path, layer_types=["conv", "conv"])
+    with pytest.raises(UserError, match="none of its layers is an attention layer"):
+        load_policy(tmp_path)
+
+
 # ---- models whose calculations are wrong ---------------------------------------------------------
 
 
@@ -452,6 +458,8 @@ def test_a_multimodal_model_is_a_policy_of_its_language_model(tmp_path):
     assert all("vision" not in name and "projector" not in name for name in trained)
     assert all(".layers.1." in name or ".norm." in name for name in trained)
     check_logprobs(policy)
+    adapted = load_policy(tmp_path, lora=LoRAConfig(r=2)).model
+    assert not any("vision" in name for name, p in adapted.named_parameters() if p.requires_grad)
 
 
 def test_an_encoder_decoder_with_two_configs(tmp_path):

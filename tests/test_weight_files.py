@@ -127,3 +127,58 @@ def test_a_file_is_not_its_folder(folder, name, tmp_path):
         load_reward_model(str(folder / name), text_prefix)
     with pytest.raises(UserError, match=message):
         convert_model(str(folder / name), tmp_path / "new")
+
+
+# ---- damaged and rounded weights -----------------------------------------------------------------
+
+
+@pytest.fixture
+def parts(tmp_path) -> Path:
+    """A policy's folder with weights in several files."""
+    policy = tiny.policy("llama")
+    policy.model.save_pretrained(tmp_path / "parts", max_shard_size="40KB")
+    policy.tokenizer.save_pretrained(tmp_path / "parts")
+    load_policy(tmp_path / "parts")
+    return tmp_path / "parts"
+
+
+def test_a_damaged_part_of_the_weights_is_named(parts, tmp_path):
+    second = sorted(parts.glob("*.safetensors"))[1]
+    content = second.read_bytes()
+    for damaged in (b"", content[:-100], content[:50], b"<html>not found</html>" * 20):
+        second.write_bytes(damaged)
+        assert f"{second.name} is damaged" in reason(parts)
+    second.unlink()
+    assert f"names {second.name}, which is missing: copy or fetch it" in reason(parts)
+    second.symlink_to("gone")
+    assert f"{second.name} is a symbolic link to a file that is missing" in reason(parts)
+
+
+@pytest.mark.parametrize("stored", [torch.int8, torch.float8_e4m3fn])
+def test_weights_of_8_bits_are_never_read_as_numbers(folder, stored):
+    """Whatever the tensors of their scales are named."""
+    tensors = load_file(folder / "model.safetensors")
+    name = "model.layers.0.mlp.up_proj.weight"
+    unit = tensors[name].abs().max() / 100
+    tensors |= {name: (tensors[name] / unit).to(stored), f"{name}.unit": unit.reshape(1)}
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    assert f"rounded to a few bits ({name} in model.safetensors is" in reason(folder)
+
+
+def test_the_models_inside_a_folder_are_named(folder, tmp_path):
+    """A training that was stopped leaves checkpoints, and peft named adapters."""
+    folder.rename(tmp_path / "run-1")
+    (tmp_path / "run-1" / "sub").mkdir()
+    adapter = tmp_path / "second"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text("{}")
+    save_file({"a": torch.zeros(1)}, adapter / "adapter_model.safetensors")
+    words = f"inside it: `{tmp_path}/run-1`, `{adapter}`"
+    assert words in reason(tmp_path)
+    for act in (
+        lambda: load_reward_model(tmp_path, text_prefix),
+        lambda: convert_model(str(tmp_path), tmp_path / "new"),
+    ):
+        with pytest.raises(UserError) as error:
+            act()
+        assert words in str(error.value)

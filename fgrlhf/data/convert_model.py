@@ -23,7 +23,7 @@ from torch import Tensor
 
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.files import read_json
-from fgrlhf.models.model_files import refuse_other_weights
+from fgrlhf.models.model_files import models_inside, refuse_other_weights
 from fgrlhf.models.source import ModelSource
 from fgrlhf.runs.checkpoint import new_folder
 from fgrlhf.runs.stage import hold
@@ -92,9 +92,10 @@ def _weight_files(source: Path, name: str) -> list[Path]:
     for file in files:
         if not file.is_file():
             _refuse_other_weights(source, name)
+            way_out = "If it has *.safetensors, a stage reads it by its name"
             raise UserError(
-                f"{shorten(name)} has no {file.name}, so there is nothing to convert. If it has"
-                " *.safetensors, a stage reads it by its name"
+                f"{shorten(name)} has no {file.name}, so there is nothing to convert. "
+                + (models_inside(source) or way_out)
             )
     return files
 

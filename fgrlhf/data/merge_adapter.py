@@ -120,6 +120,11 @@ def _merged(adapter: Path, base: str, work: Path) -> tuple[PreTrainedModel, Any,
                 f"the adapter {shorten(adapter)} is a trained prompt ({config.peft_type}), which no"
                 " weights can hold: train LoRA adapters instead"
             )
+        if getattr(config, "alora_invocation_tokens", None):
+            raise UserError(
+                f"the adapter {shorten(adapter)} acts only after certain tokens (aLoRA), which no"
+                " weights can hold: train LoRA adapters instead"
+            )
         model = _base_model(source, _task(config), tensors)
         tokenizer: Any = _tokenizer(adapter, source, work / "tokenizer")
         _resize(model, tensors)

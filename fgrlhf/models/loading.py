@@ -27,6 +27,7 @@ from transformers import (
 from fgrlhf.base.errors import shorten
 from fgrlhf.models.model_files import (
     INDEX_FILE,
+    check_stored_weights,
     refuse_adapter,
     refuse_other_weights,
     refuse_unnamed_weights,
@@ -86,6 +87,8 @@ def load_config(path: str | Path, **changes: Any) -> PretrainedConfig:
         config.moe_eval_capacity_token_fraction = 0.0  # `expert_capacity` in evaluation too
     if getattr(config, "attention_type", None) == "block_sparse":
         config.attention_type = "original_full"
+    if config.model_type == "dbrx" and config.attn_config.clip_qkv is None:
+        config.attn_config.clip_qkv = MAX_NUMBER  # its class needs a limit
     if hasattr(config, "max_seq_len") and not hasattr(config, "max_position_embeddings"):
         config.max_position_embeddings = config.max_seq_len
     return config
@@ -218,15 +221,19 @@ def load_weights(
         pooler, may be missing or have another size; they then get the class's random weights.
       exact: the checkpoint was saved from this very class, so tensors that the config does not
         require are rejected too.
-      arguments: for `from_pretrained`.
+      arguments: for `from_pretrained`. Without a config, it is that of `load_config`.
 
     Raises:
       ValueError: the folder cannot be read, lacks tensors, holds tensors of other shapes, or holds
         weights that are not finite.
     """
     _check_folder(path)
-    refuse_unnamed_weights(Path(path))
-    was_rounded = getattr(arguments.get("config"), "quantization_config", None) is not None
+    if "config" not in arguments:
+        arguments["config"] = load_config(path)
+    was_rounded = getattr(arguments["config"], "quantization_config", None) is not None
+    if os.path.isdir(path):
+        refuse_unnamed_weights(Path(path))
+        check_stored_weights(Path(path), was_rounded)
     with _reason_in_one_sentence(path):
         model, report = model_class.from_pretrained(
             path,
@@ -340,9 +347,11 @@ def _check_folder(path: str | Path) -> None:
     if is_file:
         raise ValueError(f"it is a file, but a model is a folder: give {shorten(folder.parent)}.")
     for file in files:
-        if file.is_symlink() and not _stays_inside(file, folder):
+        if file.is_symlink() and not (file.exists() and _stays_inside(file, folder)):
+            where = "that leads out of the folder" if file.exists() else "to a file that is missing"
             raise ValueError(
-                f"its file {shorten(file.name)} is a symbolic link that leads out of the folder."
+                f"its file {shorten(file.name)} is a symbolic link {where}: copy the folder with"
+                " the files themselves (`cp -rL`)."
             )
     _check_complete(files)
     refuse_adapter(folder)

@@ -22,6 +22,7 @@ from fgrlhf.configs.sections import LoRAConfig
 from fgrlhf.kernels.layers import Linear, TransposedLinear
 from fgrlhf.models.quantized import QuantizedLinear, quantize_layers
 from fgrlhf.models.top_layers import top_layers_of
+from fgrlhf.models.trunk import other_inputs
 
 ADAPTER = "default"
 ROOT = "model"  # name of the model in the module that peft gets
@@ -38,8 +39,8 @@ def add_adapters(
 ) -> PreTrainedModel:
     """The same model with adapters on its linear layers. Only the adapters are trained.
 
-    The pooler of an encoder gets no adapters and stays trained: a checkpoint may lack it, so its
-    weights may be random.
+    Parts that text does not go through get no adapters. Nor does the pooler of an encoder, which
+    stays trained: a checkpoint may lack it, so its weights may be random.
 
     Args:
       top_layers: only these top layers of the model get adapters; None: all layers.
@@ -50,11 +51,11 @@ def add_adapters(
     """
     targets = _targets(model, settings.target_modules)
     pooler = getattr(model, "pooler", None)
-    targets = _keep(targets, _modules_outside(model, pooler))
-    adapted = targets
+    targets = _keep(targets, _modules_outside(model, *([] if pooler is None else [pooler])))
+    adapted = _keep(targets, _modules_outside(model, *other_inputs(model)))
     if top_layers is not None:
-        adapted = _keep(targets, _modules_of(*top_layers_of(model, top_layers)))
-    if settings.quantize is not None:  # also the layers below `top_layers`
+        adapted = _keep(adapted, _modules_of(*top_layers_of(model, top_layers)))
+    if settings.quantize is not None:  # also layers without adapters
         quantize_layers(model, targets)
     config = LoraConfig(
         r=settings.r,
@@ -107,14 +108,15 @@ def _cannot_be_adapted(name: str, modules: Mapping[str, nn.Module]) -> bool:
     """Whether a linear layer is part of a router, or is read in another way than by calling it.
 
     A router chooses experts, and that choice has no gradient. Mamba multiplies with the weights of
-    `dt_proj` itself, so an adapter there would change nothing until it is merged. Experts whose
-    weights are one tensor are not layers. Nor is a router that returns more than a product,
-    although its class may be derived from `nn.Linear` (PhiMoE).
+    `dt_proj` itself, and Gemma 3n in training with those of `correction_coefs`, so an adapter there
+    would change nothing until it is merged. Experts whose weights are one tensor are not layers.
+    Nor is a router that returns more than a product, although its class may be derived from
+    `nn.Linear` (PhiMoE).
     """
     parent = type(modules[name.rpartition(".")[0]]).__name__
     if _last_part(name) == "dt_proj" and "Mamba" in parent:
         return True
-    if _last_part(name) in ROUTERS:
+    if _last_part(name) in (*ROUTERS, "correction_coefs"):
         return True
     while name:
         if any(part in type(modules[name]).__name__ for part in ROUTER_CLASSES):
@@ -130,8 +132,8 @@ def _modules_of(*parts: nn.Module) -> set[nn.Module]:
     return modules
 
 
-def _modules_outside(model: nn.Module, part: nn.Module | None) -> set[nn.Module]:
-    return _modules_of(model) - (set() if part is None else _modules_of(part))
+def _modules_outside(model: nn.Module, *parts: nn.Module) -> set[nn.Module]:
+    return _modules_of(model) - _modules_of(*parts)
 
 
 def _keep(layers: Mapping[str, nn.Module], modules: Set[nn.Module]) -> dict[str, nn.Module]:

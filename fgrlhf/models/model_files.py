@@ -1,6 +1,4 @@
-"""Which files of a folder are a model, and what to do if they are not.
-
-Which files hold the weights of a model folder, and what to do if none of them can be read.
+"""Which files hold the weights of a model folder, and what to do if they cannot be read.
 
 Stages read safetensors under transformers' names: `model.safetensors`, or parts with an index.
 
@@ -16,6 +14,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from safetensors import safe_open
+
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.files import read_json
 
@@ -28,6 +28,8 @@ PICKLE_STARTS = (b"\x80", b"PK")
 TRAINING_FILES = re.compile(
     r"(training_args|optimizer|scheduler|scaler|rng_state\w*|random_states_\w+)\.(bin|pt|pth|pkl)"
 )
+ORDINARY_TYPES = ("F64", "F32", "F16", "BF16")  # of weights, in the words of safetensors
+MAX_INSIDE = 3  # folders that a message names
 # ending of a file -> what it is, and what to do
 OTHER_FORMATS = {
     ".gguf": ("GGUF, rounded weights of llama.cpp", "name the model from which it was made"),
@@ -110,6 +112,48 @@ def refuse_unnamed_weights(folder: Path) -> None:
     )
 
 
+def check_stored_weights(folder: Path, is_rounded: bool) -> None:
+    """Refuse weights that transformers would read wrongly, or with an error that names no file.
+
+    Only the headers of the files are read. Numbers of 8 bits without a description are no weights:
+    they were rounded, and their scale is in another tensor under a name that nobody knows.
+
+    Args:
+      is_rounded: whether config.json describes weights of a few bits.
+
+    Raises:
+      ValueError: a file is missing or damaged, or has weights that are rounded.
+    """
+    files = [folder / WEIGHTS_FILE]
+    if not files[0].exists() and (folder / INDEX_FILE).exists():
+        names = read_json(folder / INDEX_FILE)["weight_map"].values()
+        files = [folder / name for name in sorted(set(names))]
+    for file in files:
+        if not file.exists():
+            raise ValueError(
+                f"its {INDEX_FILE} names {shorten(file.name)}, which is missing: copy or fetch it"
+                " too."
+            )
+        for name, stored in _stored_types(file).items():
+            if name.endswith(".weight") and stored not in ORDINARY_TYPES and not is_rounded:
+                raise ValueError(
+                    f"its weights are rounded to a few bits ({shorten(name, 80)} in"
+                    f" {shorten(file.name)} is {stored}), in a form that its config.json does not"
+                    " describe: name the model from which it was made."
+                )
+
+
+def _stored_types(file: Path) -> dict[str, str]:
+    """The types of the tensors in a file of safetensors, by name."""
+    try:
+        with safe_open(str(file), "pt") as tensors:
+            return {name: tensors.get_slice(name).get_dtype() for name in tensors.offset_keys()}
+    except Exception as error:  # a damaged file can raise anything
+        raise ValueError(
+            f"its {shorten(file.name)} is damaged ({shorten(error)}): copy or fetch it again."
+        ) from None
+
+
 def _is_pickle(file: Path) -> bool:
     try:
         with file.open("rb") as stream:
@@ -128,10 +172,26 @@ def _inner_names(files: Sequence[Path]) -> list[str]:
     return names
 
 
+def models_inside(folder: Path) -> str:
+    """A sentence that names the folders directly in a folder which hold a model or an adapter."""
+    names = []
+    with suppress(OSError, ValueError):
+        for inner in sorted(folder.iterdir()):
+            is_model = (inner / "config.json").is_file() or (inner / ADAPTER_CONFIG).is_file()
+            if is_model and any(inner.glob("*.safetensors")):
+                names.append(f"`{shorten(inner)}`")
+    if not names:
+        return ""
+    return f"Name a folder inside it: {', '.join(names[-MAX_INSIDE:])}."
+
+
 # ---- adapters ------------------------------------------------------------------------------------
 
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model"  # .safetensors, or the .bin of earlier releases
+VALUE_HEAD = (
+    "value_head"  # .safetensors or .bin: LLaMA-Factory puts scores beside the language model
+)
 
 
 def base_of_adapter(folder: Path) -> str | None:
@@ -145,10 +205,10 @@ def base_of_adapter(folder: Path) -> str | None:
 
 
 def has_weights(folder: Path) -> bool:
-    """Whether the folder holds weights of a model besides those of an adapter."""
+    """Whether the folder has weights of a model, besides files of an adapter and its trainer."""
     for file in folder.iterdir():
         is_weights = file.suffix in (".safetensors", ".bin", ".pt", ".pth")
-        is_of_trainer = file.name in ("training_args.bin", "optimizer.pt", "scheduler.pt")
+        is_of_trainer = TRAINING_FILES.fullmatch(file.name) or file.stem == VALUE_HEAD
         if is_weights and not is_of_trainer and file.stem != ADAPTER_WEIGHTS:
             return True
     return False

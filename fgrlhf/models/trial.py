@@ -21,7 +21,8 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import DynamicCache, PretrainedConfig, PreTrainedModel
+from transformers.cache_utils import CacheLayerMixin
 
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.shared_messages import print_once
@@ -146,6 +147,7 @@ def _run_trial(policy: Policy) -> None:
         trial = make_trial(policy)
         _check_finite(policy, trial)
         _check_updates(policy, trial)
+        _check_layers(policy)
         _check_steps(policy, trial)
         if torch.cuda.is_available():
             check_recorded_steps(policy, trial)
@@ -311,6 +313,18 @@ def _own_logits(policy: Policy, prompt_ids_KP: Tensor, response_ids_KT: Tensor) 
         if "logits_to_keep" in inspect.signature(policy.model.forward).parameters:
             inputs["logits_to_keep"] = T  # those of a whole long text need gigabytes
     return policy.model(**inputs, use_cache=False).logits[:, -T:]
+
+
+def _check_layers(policy: Policy) -> None:
+    """Raise `_TrialError` if no layer of a decoder-only model is one of attention."""
+    if policy.model.config.is_encoder_decoder:
+        return
+    layers = DynamicCache(config=policy.model.config).layers
+    if layers and not any(isinstance(layer, CacheLayerMixin) for layer in layers):
+        raise _TrialError(
+            "none of its layers is an attention layer, and only those count the tokens in a cache"
+            " of transformers: use a model that has one"
+        )
 
 
 def _check_steps(policy: Policy, trial: _Trial) -> None:

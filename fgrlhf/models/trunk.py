@@ -27,8 +27,8 @@ def text_config(model: PreTrainedModel) -> PretrainedConfig:
     return model.config.get_text_config()
 
 
-def freeze_other_inputs(model: PreTrainedModel) -> None:
-    """Freeze the parts of a multimodal model that text does not go through.
+def other_inputs(model: PreTrainedModel) -> list[nn.Module]:
+    """The parts of a multimodal model that text does not go through.
 
     An encoder-decoder (T5Gemma 2) has them in its encoder.
     """
@@ -37,11 +37,13 @@ def freeze_other_inputs(model: PreTrainedModel) -> None:
     if model.config.is_encoder_decoder:
         base = model.get_encoder()
         trunk = getattr(base, "text_model", base)
-    if trunk is base:
-        return
-    for part in base.children():
-        if part is not trunk:
-            part.requires_grad_(False)
+    return [] if trunk is base else [part for part in base.children() if part is not trunk]
+
+
+def freeze_other_inputs(model: PreTrainedModel) -> None:
+    """Freeze `other_inputs`."""
+    for part in other_inputs(model):
+        part.requires_grad_(False)
 
 
 def require_trained(model: nn.Module) -> None:

@@ -28,7 +28,7 @@ from fgrlhf.base.errors import UserError, first_problems, shorten
 from fgrlhf.base.records import read
 from fgrlhf.base.shared_messages import print_once
 from fgrlhf.models import loading
-from fgrlhf.models.model_files import refuse_adapter
+from fgrlhf.models.model_files import models_inside, refuse_adapter
 from fgrlhf.reward_models.conversation import ConversationReader, ConversationScorer
 from fgrlhf.reward_models.inputs import longest_input
 from fgrlhf.reward_models.network_config import LanguageModelScorerConfig, shape_of_config
@@ -204,8 +204,8 @@ def _check_finished(path: str | Path) -> None:
     refuse_adapter(Path(path))
     if not (Path(path) / "config.json").exists():
         raise UserError(
-            f"{path} does not contain a finished reward model (no config.json): run its training"
-            " script to the end"
+            f"{path} does not contain a finished reward model (no config.json). "
+            + (models_inside(Path(path)) or "Run its training script to the end")
         )
 
 

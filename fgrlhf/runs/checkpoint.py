@@ -70,7 +70,8 @@ def new_folder(path: str | Path) -> Iterator[Path]:
         yield temporary
         # flush to disk before the rename, so that a power cut leaves no incomplete folder
         for file in (*temporary.rglob("*"), temporary):
-            sync(file)
+            if not file.is_symlink():
+                sync(file)
         if path.exists():
             path.rename(replaced)
         temporary.rename(path)
@@ -78,6 +79,28 @@ def new_folder(path: str | Path) -> Iterator[Path]:
         shutil.rmtree(replaced, ignore_errors=True)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def keep_other_files(old: Path, new: Path) -> None:
+    """Put into `new` what a user put into the folder `old`, which it replaces: notes, results.
+
+    These are the files and folders whose names `new` lacks, except weights, which a program could
+    read in place of the new ones. Files are linked where possible.
+    """
+    for path in old.iterdir() if old.is_dir() else ():
+        if ".safetensors" in path.name or os.path.lexists(new / path.name):
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.copytree(path, new / path.name, symlinks=True, copy_function=_link_or_copy)
+        else:
+            _link_or_copy(path, new / path.name)
+
+
+def _link_or_copy(source: str | Path, target: str | Path) -> None:
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError:  # the disk has no links, or the file belongs to another user
+        shutil.copy2(source, target, follow_symlinks=False)
 
 
 @contextmanager
