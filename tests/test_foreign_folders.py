@@ -403,6 +403,13 @@ def test_a_classifier_of_several_labels_is_no_reward_model(tmp_path):
         load_reward_model(tmp_path / "rm", text_prefix, mean=0.0, std=1.0)
 
 
+def test_scores_beside_a_language_model_are_named(tmp_path):
+    tiny.gpt2().save(tmp_path)
+    (tmp_path / "value_head.safetensors").write_bytes(b"x")
+    with pytest.raises(UserError, match="scores are in value_head.*score.weight is v_head"):
+        load_reward_model(tmp_path, text_prefix, mean=0.0, std=1.0)
+
+
 def test_a_reading_can_be_named(tmp_path):
     model, tokenizer = foreign_reward_model(tmp_path, TEMPLATE)
     plain = load_reward_model(

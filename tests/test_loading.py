@@ -20,7 +20,9 @@ from transformers import (
 from fgrlhf.base.errors import UserError
 from fgrlhf.models.loading import load_config, load_tokenizer, load_weights
 from fgrlhf.policy import load_policy
+from fgrlhf.reward_models.loading import load_reward_model
 from fgrlhf.reward_models.networks import LanguageModelScorer
+from fgrlhf.reward_models.prefix import text_prefix
 
 
 @pytest.fixture
@@ -173,6 +175,21 @@ def test_weights_in_8_bits_become_ordinary_ones(tmp_path):
     assert torch.allclose(model.model.layers[0].mlp.up_proj.weight, expected, rtol=1e-5)
     assert "quantization_config" not in json.loads((tmp_path / "saved/config.json").read_text())
     assert load_policy(tmp_path / "start", empty=True).model.device.type == "meta"
+
+
+def test_a_reward_model_of_another_program_may_have_8_bits(tmp_path):
+    expected = rounded_to_fp8(tmp_path, "_scale_inv")
+    fp8 = {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
+    architecture = "LlamaForSequenceClassification"
+    change_config(
+        tmp_path, quantization_config=fp8, architectures=[architecture], id2label={"0": "LABEL_0"}
+    )
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors["score.weight"] = tensors.pop("lm_head.weight")[:1].clone()
+    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    scorer = load_reward_model(tmp_path, text_prefix, mean=0.0, std=1.0)
+    weight = scorer.model.model.layers[0].mlp.up_proj.weight
+    assert torch.allclose(weight, expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("config", [{}, {"quantization_config": {"quant_method": "unknown"}}])

@@ -28,7 +28,7 @@ from fgrlhf.base.errors import UserError, first_problems, shorten
 from fgrlhf.base.records import read
 from fgrlhf.base.shared_messages import print_once
 from fgrlhf.models import loading
-from fgrlhf.models.model_files import models_inside, refuse_adapter
+from fgrlhf.models.model_files import VALUE_HEAD, models_inside, refuse_adapter
 from fgrlhf.reward_models.conversation import ConversationReader, ConversationScorer
 from fgrlhf.reward_models.inputs import longest_input
 from fgrlhf.reward_models.network_config import LanguageModelScorerConfig, shape_of_config
@@ -513,9 +513,16 @@ def _published_spec(
             " use it as a classifier, with one of its labels (kind: classifier, label: ...)"
         )
     if not architecture.endswith("ForTokenClassification"):
+        way_out = (
+            "A reward model has a head for token classification, or for one score per sequence"
+        )
+        if any(Path(path).glob(f"{VALUE_HEAD}.*")):
+            way_out = (
+                f"Its scores are in {VALUE_HEAD}.*, as LLaMA-Factory saves them: save the network as"
+                " a sequence classifier with one label, whose score.weight is v_head.summary.weight"
+            )
         raise UserError(
-            f"`{path}` is not a reward model: its architecture is {architecture}. A reward model"
-            " has a head for token classification, or for one score per sequence"
+            f"`{path}` is not a reward model: its architecture is {architecture}. {way_out}"
         )
     _refuse_unused_facts(path, given, "labels of segments", {"mean", "std"})
     if facts.get("level") is None:
