@@ -518,7 +518,7 @@ def _published_spec(
         )
         if any(Path(path).glob(f"{VALUE_HEAD}.*")):
             way_out = (
-                f"Its scores are in {VALUE_HEAD}.*, as LLaMA-Factory saves them: save the network as"
+                f"Its scores are in {VALUE_HEAD}.*, of LLaMA-Factory: save the network as"
                 " a sequence classifier with one label, whose score.weight is v_head.summary.weight"
             )
         raise UserError(
