@@ -203,9 +203,10 @@ def _check_finished(path: str | Path) -> None:
         return
     refuse_adapter(Path(path))
     if not (Path(path) / "config.json").exists():
+        inside = models_inside(Path(path))
         raise UserError(
-            f"{path} does not contain a finished reward model (no config.json). "
-            + (models_inside(Path(path)) or "Run its training script to the end")
+            f"{path} does not contain a finished reward model (no config.json)"
+            + (f". {inside}" if inside else ": run its training script to the end")
         )
 
 
