@@ -323,7 +323,7 @@ def _check_layers(policy: Policy) -> None:
     if layers and not any(isinstance(layer, CacheLayerMixin) for layer in layers):
         raise _TrialError(
             "none of its layers is an attention layer, and only those count the tokens in a cache"
-            " of transformers: use a model that has one"
+            " of transformers: use another model"
         )
 
 
