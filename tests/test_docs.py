@@ -56,6 +56,7 @@ from sft.config import SFTConfig
 ROOT = Path(__file__).parents[1]
 # what `needs` and `needs_at` (scripts/env.sh) check
 NEEDED = re.compile(r'needs(?:_at \w+)? "\$(OUTPUT_DIR|DATA_DIR)/([^"]+)"')
+STAGE_FILES = re.compile(r'^stage \S+ \S+ "([^"]*)"', re.MULTILINE)  # that `stage` looks for
 DOCUMENTS = [
     path
     for path in sorted(ROOT.rglob("*.md"))
@@ -275,6 +276,8 @@ class Programs:
             text = script.read_text(encoding="utf-8")
             for variable, name in NEEDED.findall(text):
                 (folders[variable] / name).mkdir(parents=True, exist_ok=True)
+            for name in " ".join(STAGE_FILES.findall(text)).split():
+                (folders["DATA_DIR"] / name).mkdir(parents=True, exist_ok=True)
         model = self.folder / "FGRLHF_SMALL_MODEL"
         model.mkdir()
         return {name: str(path) for name, path in {**folders, model.name: model}.items()}
