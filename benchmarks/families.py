@@ -451,6 +451,7 @@ REASONS = {  # a part of a message: what the table says; the first that fits
     "token by token, with a cache": "steps with a cache differ from a whole text",
     "computes different logits than the policy": "changes its logits after the output layer",
     "trial run of sampling and scoring": "other arguments or another cache",
+    "a cache of transformers": "no layer of attention",
     "its own forward pass": "its forward pass fails",
     "config for each of its parts": "several configs",
     "Multiple valid text configs": "several text configs",
