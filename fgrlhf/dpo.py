@@ -26,7 +26,7 @@ from tqdm import tqdm
 
 from fgrlhf.algorithms.losses import PAIR_LOSSES, weighted_log_ratio
 from fgrlhf.alignment import char_ends
-from fgrlhf.base.errors import UserError, suggestion
+from fgrlhf.base.errors import UserError, shorten, suggestion
 from fgrlhf.data.comparisons import Comparison, ComparisonSource
 from fgrlhf.data.formats import COMPARISONS
 from fgrlhf.data.token_comparisons import ComparisonBatch, TokenComparison, collate
@@ -78,7 +78,7 @@ def load_comparisons(
         comparisons = sources[data.pairs](data.feedback_file, prompts)
     else:
         raise UserError(
-            f"data.pairs: there is no source of pairs `{data.pairs}`;"
+            f"data.pairs: there is no source of pairs `{shorten(data.pairs, 60)}`;"
             f" {suggestion(data.pairs, [COMPARISONS.name, *sources])}"
         )
     answers = [answer for comparison in comparisons for answer in comparison.answers]

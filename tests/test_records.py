@@ -31,6 +31,7 @@ from fgrlhf.base.records import (
 )
 from fgrlhf.cli import linear_scorer
 from fgrlhf.data import formats
+from fgrlhf.data.votes import combined
 from fgrlhf.metrics.rows import read_rows, read_summary
 from fgrlhf.pipeline.stages import PipelineState
 from fgrlhf.report.records import Rollout, read_evaluation, read_records
@@ -328,4 +329,7 @@ def test_a_message_stays_short(tmp_path):
     write_jsonl(tmp_path / "rows.jsonl", [{"text": ["</s>"], "feedback_tags": ["x" * 10**5]}])
     with pytest.raises(UserError, match=r"x+ \.\.\. x+ not among") as tags:
         read_segment_rows(tmp_path / "rows.jsonl", ("E", "y" * 10**5), "Ignore")
-    assert len(str(error.value)) < 1500 and len(str(tags.value)) < 500
+    with pytest.raises(UserError, match="annotators: no judgement is by") as votes:
+        combined([], "9" * 10**5)
+    assert len(str(error.value)) < 1500
+    assert max(len(str(tags.value)), len(str(votes.value))) < 500

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from fgrlhf.base.errors import UserError, suggestion
+from fgrlhf.base.errors import UserError, shorten, suggestion
 from fgrlhf.data.agreement.responses import judges_errors
 from fgrlhf.data.judgements import (
     LIKED_ASPECT,
@@ -97,7 +97,8 @@ def _of_annotator(
         names = {judgement.annotator for item in items for judgement in item.judgements}
         known = sorted(each for each in names if each is not None)
         raise UserError(
-            f"annotators: no judgement is by {name!r}; {suggestion(name, [MAJORITY, ANY, *known])}"
+            f"annotators: no judgement is by {shorten(repr(name), 60)};"
+            f" {suggestion(name, [MAJORITY, ANY, *known])}"
         )
     return kept
 

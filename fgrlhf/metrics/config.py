@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from fgrlhf.base.errors import suggestion
+from fgrlhf.base.errors import shorten, suggestion
 from fgrlhf.configs.strict import Amount, FilePath, Name, StrictModel, refuse, unread_keys
 from fgrlhf.reward_utils import (
     MULTILINGUAL,
@@ -150,7 +150,8 @@ class MetricConfig(StrictModel):
     def _settings_are_read(self):
         facts = METRICS.get(self.name)
         if facts is None:
-            refuse([("name", f"there is no `{self.name}`; {suggestion(self.name, list(METRICS))}")])
+            known = suggestion(self.name, list(METRICS))
+            refuse([("name", f"there is no `{shorten(self.name, 60)}`; {known}")])
             return self
         settings = [key for key in MetricConfig.model_fields if key != "name"]
         unread = [key for key in settings if key not in facts.reads]

@@ -168,7 +168,7 @@ def _label_index(network_config, config: "ClassifierScorer") -> int:
     names = {str(name): int(index) for index, name in network_config.id2label.items()}
     if config.label not in names:
         raise UserError(
-            f"the classifier `{config.ckpt}` has no label `{config.label}`;"
+            f"the classifier `{config.ckpt}` has no label `{shorten(config.label, 60)}`;"
             f" {suggestion(config.label, list(names))}"
         )
     return names[config.label]
