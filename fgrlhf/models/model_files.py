@@ -189,9 +189,8 @@ def models_inside(folder: Path) -> str:
 
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model"  # .safetensors, or the .bin of earlier releases
-VALUE_HEAD = (
-    "value_head"  # .safetensors or .bin: LLaMA-Factory puts scores beside the language model
-)
+# .safetensors or .bin: LLaMA-Factory puts scores beside the language model
+VALUE_HEAD = "value_head"
 
 
 def base_of_adapter(folder: Path) -> str | None:
