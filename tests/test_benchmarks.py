@@ -16,6 +16,7 @@ from benchmarks import (
     harness,
     measure,
     ours,
+    precision,
     profile,
     ranks,
     reward_service,
@@ -24,9 +25,11 @@ from benchmarks import (
     workload,
 )
 from fgrlhf.base.errors import UserError
+from fgrlhf.configs.sections import Sampling
 from fgrlhf.reward_models.prefix import text_prefix
 from fgrlhf.scorers.base import RewardContext
 from fgrlhf.text_types import Prompt
+from tests.tiny import gpt2
 
 SMALL = replace(gpu.REHEARSAL, name="small", bf16=False, reps=2)
 DIMS = SMALL.policy
@@ -304,3 +307,13 @@ def test_the_reward_server_of_the_benchmark_gives_the_same_values():
     expected = reward_service.REWARD.build(context).segment_scores(prompts, texts)
     with reward_service.serving(0.0) as config:
         assert config.build(context).segment_scores(prompts, texts) == expected
+
+
+def test_precision_compares_sampling_and_scoring():
+    torch.manual_seed(0)
+    found = precision.differences(
+        gpt2(), [Prompt("A b c."), Prompt("d")], 2, Sampling(max_new_tokens=6)
+    )
+    assert 0 < found["tokens"] <= 24
+    assert 0 < found["mean |d|"] <= found["largest |d|"] < 0.1
+    assert found["ratio at 1 %"] <= 1 <= found["ratio at 99 %"]
