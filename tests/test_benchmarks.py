@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+import tiny
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -29,7 +30,6 @@ from fgrlhf.configs.sections import Sampling
 from fgrlhf.reward_models.prefix import text_prefix
 from fgrlhf.scorers.base import RewardContext
 from fgrlhf.text_types import Prompt
-from tests.tiny import gpt2
 
 SMALL = replace(gpu.REHEARSAL, name="small", bf16=False, reps=2)
 DIMS = SMALL.policy
@@ -312,7 +312,7 @@ def test_the_reward_server_of_the_benchmark_gives_the_same_values():
 def test_precision_compares_sampling_and_scoring():
     torch.manual_seed(0)
     found = precision.differences(
-        gpt2(), [Prompt("A b c."), Prompt("d")], 2, Sampling(max_new_tokens=6)
+        tiny.gpt2(), [Prompt("0", "a b c."), Prompt("1", "d")], 2, Sampling(max_new_tokens=6)
     )
     assert 0 < found["tokens"] <= 24
     assert 0 < found["mean |d|"] <= found["largest |d|"] < 0.1
