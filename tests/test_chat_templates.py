@@ -340,17 +340,76 @@ def test_the_date_of_one_of_several_templates_is_fixed(monkeypatch):
     assert policy_of("several", "bytes").tokenize([QUESTION])["input_ids"] == expected
 
 
-def test_a_template_that_reads_parts_of_messages_gets_them(monkeypatch):
-    """Those of models with images, for which a text is nothing."""
-    parts = "{% for c in m.content if c.type == 'text' %}{{ c.text }}{% endfor %}"
-    of_parts = CHATML.replace("{{ m.content }}", parts)
+PARTS = "{% for c in m.content if c.type == 'text' %}{{ c.text }}{% endfor %}"
+DIALOG = ((SYSTEM, "is red"), (USER, "the cat"), (ASSISTANT, "a dog"), (USER, "sees"))
+
+
+@pytest.mark.parametrize("roles", [SYSTEM, USER, ASSISTANT, f"{SYSTEM} {USER} {ASSISTANT}"])
+@pytest.mark.parametrize("reading", [PARTS, "{{ '' + m.content[0].text }}"], ids=["loop", "first"])
+def test_a_template_that_reads_parts_of_messages_gets_them(roles, reading, monkeypatch):
+    """In some roles or all. Templates of models with images make nothing of a text, or fail."""
+    of_parts = (
+        f"{{% if m.role in '{roles}' %}}{reading}{{% else %}}{{{{ m.content }}}}{{% endif %}}"
+    )
+    of_parts = CHATML.replace("{{ m.content }}", of_parts)
     monkeypatch.setitem(STYLES, "parts", Style(of_parts, IM, eos="<|im_end|>"))
     policy, plain = policy_of("parts", "bytes"), policy_of("chatml", "bytes")
-    assert policy.tokenize([QUESTION])["input_ids"] == plain.tokenize([QUESTION])["input_ids"]
-    assert learned(policy, "a dog") == learned(plain, "a dog") == "a dog<|im_end|>"
-    monkeypatch.setitem(STYLES, "nothing", Style(CHATML.replace("m.content", "m.x"), IM))
-    with pytest.raises(UserError, match="does not write the user's message"):
-        policy_of("nothing", "bytes")
+    for messages in (DIALOG[1:2], DIALOG[:2], DIALOG[1:], DIALOG):
+        prompt = Prompt("7", "x", messages=messages)
+        assert policy.tokenize([prompt])["input_ids"] == plain.tokenize([prompt])["input_ids"]
+        assert learned(policy, "a dog", prompt) == learned(plain, "a dog", prompt)
+        ids = [
+            ConversationReader("rm", p.tokenizer, 4000).ids(prompt, "x") for p in (policy, plain)
+        ]
+        assert ids[0] == ids[1]
+
+
+@pytest.mark.parametrize(
+    "kept, lost, messages",
+    [
+        ("m.role != 'user'", "user's", DIALOG[1:2]),
+        ("m.role != 'system'", "system", DIALOG),
+        ("m.role != 'assistant'", "assistant's", DIALOG),
+        ("loop.last", "user's", DIALOG[1:]),
+        ("m.role != 'system' or loop.first", "system", (DIALOG[1], *DIALOG)),
+    ],
+)
+def test_a_message_that_the_template_drops_is_named(kept, lost, messages, monkeypatch):
+    template = CHATML.replace("{{ m.content }}", f"{{{{ m.content if {kept} }}}}")
+    monkeypatch.setitem(STYLES, "drops", Style(template, IM, eos="<|im_end|>"))
+    with pytest.raises(UserError, match=f"does not write the {lost} message.*would be lost"):
+        policy_of("drops", "bytes").tokenize([Prompt("7", "x", messages=messages)])
+
+
+def test_messages_that_the_template_changes_are_written_as_it_does(monkeypatch):
+    """It is upper case, without blanks, with the system message in the user's turn."""
+    merged = (
+        "{% set s = messages[0].content | upper ~ '!' if messages[0].role == 'system' else '' %}"
+        "{% for m in messages if m.role != 'system' %}<|im_start|>{{ m.role }}\n"
+        "{{ s if loop.first }}"
+        "{{ m.content.strip() if m.role == 'assistant' else m.content | upper }}<|im_end|>"
+        "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    monkeypatch.setitem(STYLES, "merged", Style(merged, IM, eos="<|im_end|>"))
+    policy = policy_of("merged", "bytes")
+    for messages in (DIALOG[1:2], DIALOG[:2], DIALOG):
+        expected = rendered(policy.tokenizer, messages, add_generation_prompt=True)
+        prompt = Prompt("7", "x", messages=messages)
+        assert policy.tokenize([prompt])["input_ids"] == [expected]
+        assert policy.end_id == policy.tokenizer.eos_token_id
+        assert learned(policy, " a dog", prompt) == "a dog<|im_end|>"
+
+
+def test_a_template_may_demand_a_system_message(monkeypatch):
+    demands = "{% if messages[0].role != 'system' %}{{ raise_exception('no system') }}{% endif %}"
+    monkeypatch.setitem(STYLES, "demands", Style(demands + CHATML, IM, eos="<|im_end|>"))
+    policy, plain = policy_of("demands", "bytes"), policy_of("chatml", "bytes")
+    prompt = Prompt("7", "x", messages=DIALOG)
+    assert policy.tokenize([prompt])["input_ids"] == plain.tokenize([prompt])["input_ids"]
+    assert learned(policy, "a dog", prompt) == "a dog<|im_end|>"
+    assert policy.end_id == policy.tokenizer.eos_token_id
+    with pytest.raises(UserError, match="fails for the prompt 7 .*no system"):
+        policy.tokenize([QUESTION])
 
 
 def test_prompts_with_equal_texts_and_other_turns_are_different():

@@ -17,18 +17,20 @@ block) or after it. The policy learns all of this, up to the token that ends its
 
 import re
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from copy import copy
 from datetime import datetime
 from functools import cached_property
+from itertools import chain, combinations
 from typing import NamedTuple
 
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.shared_messages import print_once
 from fgrlhf.models.dialogs import fit_dialog
-from fgrlhf.text_types import ASSISTANT, USER, Message, Prompt
+from fgrlhf.text_types import ASSISTANT, SYSTEM, USER, Message, Prompt
 
-PLACEHOLDER = "placeholder"  # a dummy text, used to find what the template writes around it
+PLACEHOLDER = "x0y"  # a dummy text, used to find what the template writes around it
 # Templates that write the current date (Llama 3, Granite, SmolLM3, gpt-oss) get this one, because
 # results must not depend on the day. It is the date that Llama 3's writes without a clock.
 DATE = datetime(2024, 7, 26)
@@ -36,6 +38,7 @@ CLOCK = re.compile(r"""strftime_now\(\s*(["'])([^"']*)\1\s*\)""")  # how such te
 OPEN_BLOCK = re.compile(
     r"<([A-Za-z_]\w*)>\s*$"
 )  # such as the `<think>` with which a turn is opened
+PART = re.compile(r"""type["']: ["']text""")  # in the text of a list of parts
 WAY_OUT = "correct the template, or set model.chat_template=false"
 
 
@@ -74,16 +77,9 @@ class ChatTemplate:
         self.tokenizer = tokenizer
         self.max_input_len = max_input_len
         self.template = self._without_clock()
-        self.has_parts = False  # whether the template reads a message's content as a list of parts
-        asked = [(USER, PLACEHOLDER)]
-        if PLACEHOLDER not in self._opened(asked):
-            self.has_parts = True
-            if PLACEHOLDER not in self._opened(asked):
-                raise UserError(
-                    "the chat template of the policy's tokenizer does not write the user's message,"
-                    f" so there would be no prompt: {WAY_OUT}"
-                )
-        template_length = self._length(self.write(Prompt("", "")))
+        self._parts: dict[tuple[str, ...], tuple[str, ...]] = {}  # see `_roles_with_parts`
+        self._first = self._first_messages()
+        template_length = self._length(self._opened([*self._first, (USER, "")]))
         if template_length >= max_input_len:
             raise UserError(
                 f"max_input_len is {max_input_len}, but the tokenizer's chat template alone takes"
@@ -191,10 +187,9 @@ class ChatTemplate:
     def frame(self) -> Frame:
         """What the template writes around an answer; no lead if it opens turns otherwise."""
         opened, whole = self._short(PLACEHOLDER)
-        if whole.startswith(opened):
-            lead, _, tail = whole[len(opened) :].partition(PLACEHOLDER)
-            return Frame(lead, tail)
-        return Frame("", whole.rpartition(PLACEHOLDER)[2])
+        *_, (start, end) = (m.span() for m in re.finditer(PLACEHOLDER, whole, re.IGNORECASE))
+        lead = whole[len(opened) : start] if whole.startswith(opened) else ""
+        return Frame(lead, whole[end:])
 
     @cached_property
     def end_ids(self) -> list[int]:
@@ -226,8 +221,24 @@ class ChatTemplate:
 
     def _short(self, text: str) -> tuple[str, str]:
         """A conversation of one prompt: with the turn opened, and with an answer."""
-        asked = (USER, PLACEHOLDER)
-        return self._opened([asked]), self.conversation([asked, (ASSISTANT, text)])
+        asked = [*self._first, (USER, PLACEHOLDER)]
+        return self._opened(asked), self.conversation([*asked, (ASSISTANT, text)])
+
+    def _first_messages(self) -> list[Message]:
+        """What must be before the user's message: nothing, or a system message.
+
+        Raises:
+          UserError: the template fails, or drops the user's message, with both.
+        """
+        try:
+            self._opened([(USER, PLACEHOLDER)])
+        except UserError as error:
+            system = [(SYSTEM, PLACEHOLDER)]
+            with suppress(UserError):
+                self._opened([*system, (USER, PLACEHOLDER)])
+                return system
+            raise error from None
+        return []
 
     def _context(self, opened: str) -> str:
         """The end of a text, from its last special token: what is before it changes no token."""
@@ -314,20 +325,71 @@ class ChatTemplate:
         return self._apply(messages, name, add_generation_prompt=True)
 
     def _apply(self, messages: Sequence[Message], name: str, **options: bool) -> str:
-        conversation = [
-            {"role": role, "content": [{"type": "text", "text": text}] if self.has_parts else text}
-            for role, text in messages
-        ]
+        where = f" for the prompt {shorten(name, 80)}" if name else ""
+        roles = tuple(role for role, _ in messages)
+        with_parts = self._roles_with_parts(roles, where, **options)
         try:
-            return self.tokenizer.apply_chat_template(
-                conversation, chat_template=self.template, tokenize=False, **options
-            )
+            return self._rendered(messages, with_parts, **options)
         except Exception as error:  # a template is a program, so it can raise anything
-            where = f" for the prompt {shorten(name, 80)}" if name else ""
             raise UserError(
                 f"the chat template of the policy's tokenizer fails{where} ({type(error).__name__}:"
                 f" {shorten(error)}), so prompts cannot be written as a user's turn: {WAY_OUT}"
             ) from None
+
+    def _roles_with_parts(
+        self, roles: tuple[str, ...], where: str, **options: bool
+    ) -> tuple[str, ...]:
+        """The roles in a conversation whose texts the template reads only as a list of parts.
+
+        A template drops what it does not read, without an error. So a conversation of these roles
+        is written first with texts of which each must be found in the result. The exception is the
+        system message of an answered conversation: Mistral 7B v0.3 writes it before the last
+        user's message only if no answer follows, and its reward models are trained so.
+
+        Raises:
+          UserError: a role's text is dropped in both forms.
+        """
+        key = (*roles, *options)
+        if key in self._parts:
+            return self._parts[key]
+        messages = [(role, PLACEHOLDER.replace("0", str(i))) for i, role in enumerate(roles)]
+        used = sorted(set(roles))
+        forms = []
+        for with_parts in chain.from_iterable(combinations(used, n) for n in range(len(used) + 1)):
+            with suppress(Exception):  # another form may do, or the real texts fail too
+                written = self._rendered(messages, with_parts, **options).lower()
+                if with_parts and PART.search(written):
+                    continue  # the list itself, as a text
+                forms.append(([r for r, text in messages if text not in written], with_parts))
+                if not forms[-1][0]:
+                    break
+        lost, with_parts = min(forms, key=lambda form: len(form[0]), default=([], ()))
+        for role in lost:
+            if role != SYSTEM or options:
+                kind = SYSTEM if role == SYSTEM else f"{role}'s"
+                raise UserError(
+                    "the chat template of the policy's tokenizer does not write the"
+                    f" {kind} message{where}, so it would be lost: {WAY_OUT}, or use rows without"
+                    " such messages"
+                )
+        self._parts[key] = with_parts
+        return with_parts
+
+    def _rendered(
+        self, messages: Sequence[Message], with_parts: Collection[str], **options: bool
+    ) -> str:
+        """What the template writes.
+
+        Args:
+          with_parts: roles whose texts are given as lists of parts.
+        """
+        conversation = []
+        for role, text in messages:
+            content = [{"type": "text", "text": text}] if role in with_parts else text
+            conversation.append({"role": role, "content": content})
+        return self.tokenizer.apply_chat_template(
+            conversation, chat_template=self.template, tokenize=False, **options
+        )
 
     def _ids(self, written: str) -> list[int]:
         return self.tokenizer(written, add_special_tokens=False, verbose=False)["input_ids"]
