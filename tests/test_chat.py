@@ -1,3 +1,5 @@
+import json
+
 import pytest
 import tiny
 import torch
@@ -60,6 +62,20 @@ def test_a_saved_policy_keeps_or_loses_its_template(tmp_path):
         load_policy(tmp_path / "plain", chat_template=True)
     value = load_value(tmp_path / "chat", load_policy(tmp_path / "chat"))
     assert value.trunk.chat is None  # the critic reads the policy's token ids
+
+
+def test_a_template_that_only_a_processor_reads_is_the_policys(tmp_path):
+    """Folders of models with images, as transformers 4 saved them."""
+    policy = tiny.chat()
+    tiny.chat(chat_template=False).save(tmp_path)
+    file = tmp_path / "chat_template.json"
+    file.write_text(json.dumps({"chat_template": policy.tokenizer.chat_template}))
+    assert tokens(load_policy(tmp_path), "the red cat") == tokens(policy, "the red cat")
+    load_policy(tmp_path, chat_template=False).save(tmp_path / "plain")
+    assert load_policy(tmp_path / "plain").chat is None
+    file.write_text("{}")
+    with pytest.raises(UserError, match="KeyError.*chat_template"):
+        load_policy(tmp_path)
 
 
 def test_a_template_must_leave_tokens_for_the_prompt():

@@ -32,7 +32,7 @@ from fgrlhf.models.model_files import (
     refuse_other_weights,
     refuse_unnamed_weights,
 )
-from fgrlhf.models.tokenizer_file import follow_its_file
+from fgrlhf.models.tokenizer_file import follow_its_file, take_template_of_processor
 
 SAFE = {"trust_remote_code": False}
 # More than any published model has. A config with 1e9 layers would never finish loading.
@@ -186,6 +186,7 @@ def load_tokenizer(path: str | Path):
     with _reason_in_one_sentence(path):
         tokenizer = AutoTokenizer.from_pretrained(path, **SAFE)
         tokenizer = follow_its_file(path, tokenizer)
+        take_template_of_processor(path, tokenizer)
         vocabulary = set(tokenizer.get_vocab())
         added = set(tokenizer.all_special_tokens) | set(tokenizer.get_added_vocab())
     # without the vocabulary's files, transformers makes a vocabulary of special tokens and a space

@@ -76,6 +76,19 @@ def follow_its_file(path: str | Path, tokenizer: Any) -> Any:
     return own
 
 
+def take_template_of_processor(path: str | Path, tokenizer: Any) -> None:
+    """Give a tokenizer without a chat template the one of chat_template.json, if there is one.
+
+    transformers 4 saved the template of a model with images into this file only, which a processor
+    reads, but no tokenizer.
+    """
+    file = None if tokenizer.chat_template else _cached(path, "chat_template.json")
+    if file is not None:
+        tokenizer.chat_template = json.loads(Path(file).read_text(encoding="utf-8"))[
+            "chat_template"
+        ]
+
+
 @cache  # a run loads a tokenizer several times
 def _note(path: str, kind: str, text: str) -> None:
     print_once(
