@@ -246,6 +246,17 @@ def test_a_model_that_changes_its_logits_is_refused(tmp_path):
         load_policy(tmp_path)
 
 
+def test_a_window_of_one_token_is_refused_because_of_the_cache(tmp_path):
+    model = random_model("mistral", WINDOWED | {"sliding_window": 1})
+    save(model, tmp_path)
+    ids = torch.arange(4, 10)[None]
+    first = model(ids[:, :5], use_cache=True)
+    step = model(ids[:, 5:], past_key_values=first.past_key_values).logits
+    assert (step - model(ids).logits[:, 5:]).abs().max() > 0.1  # transformers' own steps
+    with pytest.raises(UserError, match="than for a whole text .*keep every token if a window is"):
+        load_policy(tmp_path)
+
+
 # ---- texts that are longer than a window ---------------------------------------------------------
 
 MOSHI = SIZES | {"ffn_dim": 48, "sliding_window": 12, "audio_vocab_size": 8}

@@ -333,9 +333,14 @@ def _check_steps(policy: Policy, trial: _Trial) -> None:
     Before the last token the long prompt's responses end, which tests `Steps.keep`.
     """
     if not _steps_agree(policy, trial, _steps_of(policy, trial, recorded=False)):
+        windows = [*windows_of(policy.model), *decoder_windows_of(policy.model)]
+        cause = (
+            " (caches of transformers keep every token if a window is 1)" if 1 in windows else ""
+        )
         raise _TrialError(
-            "it computes different logits token by token, with a cache, than for a whole text, so"
-            " samples would not follow the log-probabilities that are trained: use another model"
+            "it computes different logits token by token, with a cache, than for a whole text"
+            f"{cause}, so samples would not follow the log-probabilities that are trained: use"
+            " another model"
         )
 
 
