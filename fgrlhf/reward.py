@@ -24,13 +24,14 @@ from fgrlhf.alignment import place_on_tokens
 from fgrlhf.base.background import Background
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.reward_utils import WHOLE_LEVELS
-from fgrlhf.text_types import Prompt, ResponseTokens, SegmentScore
+from fgrlhf.text_types import Prompt, ResponseTokens, SegmentScore, SegmentValue
 from fgrlhf.types import Rollout, TokenReward
 from fgrlhf.utils import ROUNDING
 
 if TYPE_CHECKING:
     from fgrlhf.reward_models.scoring import SegmentScorer, SequenceScorer
 
+LOG_ODDS_BOUND = 3.0  # of `value: log_odds`: a probability of .95
 LARGEST_SCORE = 1e18  # its square, which statistics of rewards need, is finite in float32
 Scores = list[SegmentScore] | None  # of one response; None: the reward does not apply to it
 
@@ -113,30 +114,81 @@ def _score_problem(score: Any, text: str) -> str | None:
     return None
 
 
+def most_probable(probabilities: Mapping[str, float], ok: str) -> str:
+    """The label with the highest probability; `ok` on a tie."""
+    return max((ok, *probabilities), key=lambda label: probabilities[label])  # the first of equals
+
+
+def segment_value(
+    probabilities: Mapping[str, float],
+    values: Mapping[str, float],
+    ok: str,
+    how: SegmentValue = "hard",
+) -> float:
+    """What a segment is worth, from the probability p and the value v of each label.
+
+        hard        v of the most probable label; a tie goes to `ok`
+        expected    sum_l p(l) v(l)
+        log_odds    (1 + r) / 2 v(ok) + (1 - r) / 2 v(error)
+                    r = clip(log(p(ok) / p(error)), -L, L) / L,    L = LOG_ODDS_BOUND
+
+    p(error) is the sum over the labels but `ok`, v(error) the mean of their values under p. Both
+    soft values are v(ok) of a segment that is surely right and v(error) of one that is surely
+    wrong, and agree where the model is undecided. Between, log-odds reward being more sure where
+    p hardly moves.
+    """
+    # Comparisons with NaN are false, so `max` would hide it. `_check_finite` must see it.
+    if not all(map(math.isfinite, probabilities.values())):
+        return math.nan
+    if how == "hard":
+        return values[most_probable(probabilities, ok)]
+    if how == "expected":
+        return sum(p * values[label] for label, p in probabilities.items())
+    errors = {label: p for label, p in probabilities.items() if label != ok}
+    p_error = sum(errors.values())
+    if p_error == 0:
+        return values[ok]
+    of_error = sum(p * values[label] for label, p in errors.items()) / p_error
+    if probabilities[ok] == 0:
+        return of_error
+    log_odds = math.log(probabilities[ok]) - math.log(p_error)
+    r = min(max(log_odds / LOG_ODDS_BOUND, -1), 1)
+    return (1 + r) / 2 * values[ok] + (1 - r) / 2 * of_error
+
+
 class SegmentClassifierReward:
-    """Rewards each segment with the value of its most probable label.
+    """Rewards each segment with what its labels are worth (`segment_value`).
 
     The candidates are the error labels and the error-free label (`RewardModelSpec.judged_labels`).
-    A tie goes to the error-free label. A segment that the reward model could not read (`judged`
-    False) gets 0.
+    A segment that the reward model could not read (`judged` False) gets 0.
+
+    A segment's label, which pictures show and `error_free` counts, is the most probable one. With a
+    soft value, it is that of an error if p(error) is above the model's `error_threshold`.
 
     Args:
       scorer: the reward model.
       values: reward by label. `ok` is an alias of the model's error-free label; `error` applies to
         every other error label. Labels without a value are worth 0.
+      value: how probabilities become a value, see `segment_value`.
     Raises:
       UserError: the model has no such label.
     """
 
-    def __init__(self, scorer: "SegmentScorer", values: Mapping[str, float]):
-        *error_labels, ok_label = scorer.spec.judged_labels
+    def __init__(
+        self,
+        scorer: "SegmentScorer",
+        values: Mapping[str, float],
+        value: SegmentValue = "hard",
+    ):
+        *error_labels, self.ok = scorer.spec.judged_labels
         self.scorer = scorer
-        self.values = {ok_label: values.get("ok", 0.0)}
+        self.value: SegmentValue = value
+        self.values = {self.ok: values.get("ok", 0.0)}
         for label in error_labels:
             self.values[label] = values.get("error", 0.0)
-        for label, value in values.items():
+        for label, amount in values.items():
             if label in self.values:
-                self.values[label] = value
+                self.values[label] = amount
             elif label not in ("error", "ok"):
                 raise UserError(
                     f"a value is set for the label `{label}`, which the reward model does not"
@@ -167,12 +219,15 @@ class SegmentClassifierReward:
         return {"error_free": error_free, "segments": error_free + errors}
 
     def _judgement(self, probabilities: Mapping[str, float]) -> tuple[float, str]:
-        # Comparisons with NaN are false, so `max` would hide it. `_check_finite` must see it.
-        if not all(map(math.isfinite, probabilities.values())):
-            return math.nan, "NaN"
-        # On a tie `max` takes the first label, which is the error-free one.
-        label = max(probabilities, key=lambda name: probabilities[name])
-        return self.values[label], label
+        value = segment_value(probabilities, self.values, self.ok, self.value)
+        return value, "NaN" if math.isnan(value) else self._label(probabilities)
+
+    def _label(self, probabilities: Mapping[str, float]) -> str:
+        if self.value == "hard":
+            return most_probable(probabilities, self.ok)
+        errors = {name: p for name, p in probabilities.items() if name != self.ok}
+        is_error = sum(errors.values()) > self.scorer.spec.error_threshold
+        return max(errors, key=lambda name: errors[name]) if is_error else self.ok
 
 
 class SequenceScorerReward:

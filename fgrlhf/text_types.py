@@ -5,10 +5,11 @@ Importing this module loads no torch, so the feedback server starts in a second.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 SYSTEM, USER, ASSISTANT = "system", "user", "assistant"  # roles in a dialog
 Message = tuple[str, str]  # role and text
+SegmentValue = Literal["hard", "expected", "log_odds"]  # `segment_value` in fgrlhf/reward.py
 
 
 @dataclass(frozen=True)

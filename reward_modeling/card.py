@@ -112,7 +112,7 @@ def model_card(
         lines.append(f"| {NAMES[name]} | {numbers['accuracy']:.3f} | {gain} |")
     lines += ["", verdict(judged, baselines) + ".", ""]
     lines += [f"- {_sentence(note)}" for note in metrics["notes"]]
-    return "\n".join([*lines, *_use(config, spec, command)])
+    return "\n".join([*lines, *_calibration(spec), *_use(config, spec, command)])
 
 
 def _figure_rows(intervals: Mapping[str, Mapping], reasons: Mapping[str, str]) -> list[str]:
@@ -128,6 +128,30 @@ def _figure_rows(intervals: Mapping[str, Mapping], reasons: Mapping[str, str]) -
         text = value_text(intervals[name]) + reason if name in intervals else reasons[name]
         rows.append(f"| {shown} | {text} |")
     return rows
+
+
+def _calibration(spec: RewardModelSpec) -> list[str]:
+    """How the predicted probabilities compare with what happened."""
+    metrics = spec.metrics
+    error = f"The expected calibration error is {metrics['ece']:.3f}"
+    if spec.kind == "segment":
+        what, happened = "p(error)", "with an error"
+        text = (
+            f"{error} ({metrics['ece_before']:.3f} before): each half of the prompts is read with"
+            " a temperature that was fitted on the other. The temperature of all is"
+            f" {spec.temperature:.3g}. As many segments are above p(error) ="
+            f" {spec.error_threshold:.3g} as have an error."
+        )
+    else:
+        what, happened = "p(the higher score is better)", "in which it is"
+        text = f"{error}."
+    rows = [
+        f"| {part['predicted']:.3f} | {part['count']} | {part['observed']:.3f} |"
+        for part in metrics["calibration"]
+    ]
+    (kind, _), *_ = metrics["cases"].items()
+    header = [f"| {what}, mean | {kind} | share {happened} |", "|---:|---:|---:|"]
+    return ["", "## Calibration", "", text, "", *header, *rows]
 
 
 def value_text(interval: Mapping[str, float | None], signed: bool = False) -> str:

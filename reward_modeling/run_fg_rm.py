@@ -43,6 +43,7 @@ from fgrlhf.task import Task
 from fgrlhf.utils import IGNORED, seeded
 from reward_modeling import training
 from reward_modeling.baselines import Baselines, segment_baselines
+from reward_modeling.calibration import calibrate, error_probabilities
 from reward_modeling.config import RMConfig, RMDataConfig
 from reward_modeling.data import SegmentCollator, SegmentRow, label_positions, read_segment_rows
 from reward_modeling.judged import Predictions, detection, prompts_of
@@ -50,13 +51,7 @@ from reward_modeling.linear_start import start_with_segments
 from reward_modeling.metrics import precision_recall_f1, span_errors
 from reward_modeling.network import load_network, reads_line_breaks
 from reward_modeling.precompute import precompute
-from reward_modeling.training import (
-    RewardTrainer,
-    calibration,
-    place,
-    sigmoid,
-    start,
-)
+from reward_modeling.training import RewardTrainer, place, start
 
 # an input, and a label for each of its tokens
 Example = tuple[RMInput, list[int]]
@@ -172,20 +167,18 @@ def segment_loss(outputs, labels_BT: Tensor) -> Tensor:
     return total / (labels_BT != IGNORED).sum().clamp(min=1)
 
 
-def error_probabilities(
+def judged_segments(logits_BTC: np.ndarray, labels_BT: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The logits_NC and labels_N of the judged segments of all rows."""
+    judged_BT = labels_BT != IGNORED
+    return logits_BTC[judged_BT], labels_BT[judged_BT]
+
+
+def error_predictions(
     logits_BTC: np.ndarray, labels_BT: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """For each judged segment: the probability of an error, and whether there is one.
-
-    The last output is that of segments without an error, so with logits z
-
-        p(error) = sigmoid(log sum_{l < C} exp(z_l) - z_C)
-    """
-    judged_BT = labels_BT != IGNORED
-    error_BT = np.logaddexp.reduce(logits_BTC[..., :-1], axis=-1)
-    margins = (error_BT - logits_BTC[..., -1])[judged_BT].astype(np.float64)
-    ok = logits_BTC.shape[-1] - 1
-    return sigmoid(margins), labels_BT[judged_BT] != ok
+    """For each judged segment: the probability of an error, and whether there is one."""
+    logits_NC, labels_N = judged_segments(logits_BTC, labels_BT)
+    return error_probabilities(logits_NC), labels_N != logits_NC.shape[-1] - 1
 
 
 def label_metrics(
@@ -241,7 +234,7 @@ class SegmentDev:
         self.names = names
 
     def judge(self, logits_BTC: np.ndarray, labels_BT: np.ndarray) -> Predictions:
-        probabilities, wrong = error_probabilities(logits_BTC, labels_BT)
+        probabilities, wrong = error_predictions(logits_BTC, labels_BT)
         rows, _ = np.nonzero(labels_BT != IGNORED)
         return Predictions("segments", probabilities, wrong, self.prompts[rows])
 
@@ -252,16 +245,17 @@ class SegmentDev:
             figures |= _label_figures(self.names, logits_BTC, labels_BT, judged.prompts_N)
         return figures
 
-    def calibration(self, logits_BTC: np.ndarray, labels_BT: np.ndarray) -> list[dict[str, float]]:
-        """Predicted probability of an error against the share of segments with an error."""
-        return calibration(*error_probabilities(logits_BTC, labels_BT))
+    def calibration(self, logits_BTC: np.ndarray, labels_BT: np.ndarray) -> dict[str, Any]:
+        logits_NC, labels_N = judged_segments(logits_BTC, labels_BT)
+        prompts_N = self.judge(logits_BTC, labels_BT).prompts_N
+        return calibrate(logits_NC, labels_N, prompts_N).metrics()
 
 
 def segment_metrics(
     names: Sequence[str], logits_BTC: np.ndarray, labels_BT: np.ndarray
 ) -> dict[str, float]:
     """`span_errors` over the judged segments and, of several kinds of error, `label_metrics`."""
-    metrics = span_errors(*error_probabilities(logits_BTC, labels_BT))
+    metrics = span_errors(*error_predictions(logits_BTC, labels_BT))
     if len(names) > 2:
         metrics |= label_metrics(names, logits_BTC, labels_BT)
     return metrics

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from accelerate.utils import gather_object
 from pydantic import Field
+from scipy.special import expit
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -45,6 +46,7 @@ from fgrlhf.task import Task
 from fgrlhf.utils import IGNORED, seeded
 from reward_modeling import training
 from reward_modeling.baselines import Baselines, pair_baselines
+from reward_modeling.calibration import calibration, expected_calibration_error
 from reward_modeling.config import RMConfig, RMDataConfig, RMTrainConfig
 from reward_modeling.data import Pair, PairCollator, first_position_share, read_pair_rows
 from reward_modeling.judged import Predictions, prompts_of
@@ -53,13 +55,7 @@ from reward_modeling.metrics import pair_accuracy
 from reward_modeling.network import load_network, reads_line_breaks
 from reward_modeling.pair_errors import PairErrors, pair_errors
 from reward_modeling.precompute import precompute
-from reward_modeling.training import (
-    RewardTrainer,
-    calibration,
-    place,
-    sigmoid,
-    start,
-)
+from reward_modeling.training import RewardTrainer, place, start
 
 FIRST_BETTER, SECOND_BETTER = 0, 1  # labels of a pair in evaluation
 
@@ -236,8 +232,9 @@ class PairDev:
         # the order of two responses may be that of chosen and rejected, so there is no AUC
         return {"accuracy": self.judge(margins_QN, labels_QN).figures()["accuracy"]}
 
-    def calibration(self, margins_QN: np.ndarray, labels_QN: np.ndarray) -> list[dict[str, float]]:
-        return pair_calibration(margins_QN, labels_QN)
+    def calibration(self, margins_QN: np.ndarray, labels_QN: np.ndarray) -> dict[str, Any]:
+        curve = pair_calibration(margins_QN, labels_QN)
+        return {"calibration": curve, "ece": expected_calibration_error(curve)}
 
     def find_errors(self, margins_QN: np.ndarray, labels_QN: np.ndarray) -> PairErrors:
         return pair_errors(self.comparisons, margins_of_better(margins_QN, labels_QN))
@@ -252,7 +249,7 @@ def pair_calibration(margins_QN: np.ndarray, labels_QN: np.ndarray) -> list[dict
     """
     margins, first_better = decided_pairs(margins_QN, labels_QN)
     is_right = np.where(margins == 0, 0.5, (margins > 0) == first_better.astype(bool))
-    return calibration(sigmoid(np.abs(margins)), is_right)
+    return calibration(expit(np.abs(margins)), is_right)
 
 
 class PairTrainer(RewardTrainer):

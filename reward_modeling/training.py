@@ -33,44 +33,15 @@ from reward_modeling.config import RMConfig
 from reward_modeling.judged import Evaluations, Predictions, split_figures
 from reward_modeling.pair_errors import PairErrors
 
-CALIBRATION_BINS = 10
-
-
-# ---- metrics -------------------------------------------------------------------------------------
-
-
-def calibration(
-    probabilities: np.ndarray, happened: np.ndarray, bins: int = CALIBRATION_BINS
-) -> list[dict[str, float]]:
-    """Predicted against observed frequency in equal parts of [0, 1]; empty parts are left out."""
-    index = np.minimum((probabilities * bins).astype(int), bins - 1)
-    curve = []
-    for k in range(bins):
-        in_bin = index == k
-        if not in_bin.any():
-            continue
-        curve.append(
-            {
-                "low": k / bins,
-                "high": (k + 1) / bins,
-                "count": int(in_bin.sum()),
-                "predicted": float(probabilities[in_bin].mean()),
-                "observed": float(happened[in_bin].mean()),
-            }
-        )
-    return curve
-
-
-def sigmoid(x: np.ndarray) -> np.ndarray:
-    """1 / (1 + exp(-x)), without overflow."""
-    return np.exp(-np.logaddexp(0, -x))
-
+SPEC_FACTS = ("temperature", "error_threshold")  # of the calibration
 
 # ---- the run -------------------------------------------------------------------------------------
 
 
 class DevRows(Protocol):
     """The dev rows of a reward model. The methods read all predictions and labels of them.
+
+    `calibration` returns metrics with the key `calibration`; `SPEC_FACTS` go into the spec.
 
     Attributes:
       rows: how many there are.
@@ -85,9 +56,7 @@ class DevRows(Protocol):
 
     def figures(self, predictions: np.ndarray, labels: np.ndarray, /) -> dict[str, Figure]: ...
 
-    def calibration(
-        self, predictions: np.ndarray, labels: np.ndarray, /
-    ) -> list[dict[str, float]]: ...
+    def calibration(self, predictions: np.ndarray, labels: np.ndarray, /) -> dict[str, Any]: ...
 
     @property
     def find_errors(self) -> Callable[[np.ndarray, np.ndarray], PairErrors] | None: ...
@@ -250,16 +219,16 @@ def run_training(
         )
         judged, figures = dev.judge(*predicted), dev.figures(*predicted)
         errors = None if dev.find_errors is None else dev.find_errors(*predicted)
-        facts = {}
-        if extra_facts is not None:
-            with unsharded(trainer.module):
-                facts = extra_facts()
         metrics = {
             **spec.metrics,
             **numbers,
             **split_figures(figures),
             **_dev_facts(trainer, predicted, judged),
         }
+        facts = {name: metrics[name] for name in SPEC_FACTS if name in metrics}
+        if extra_facts is not None:
+            with unsharded(trainer.module):
+                facts |= extra_facts()
         assert trainer.best is not None  # dev has rows
         best = {"best_step": trainer.best["step"], "steps": trainer.step}
         spec = replace(spec, metrics=metrics, **facts)
@@ -287,7 +256,7 @@ def _dev_facts(
     dev = trainer.dev
     choice = choice_of(trainer.evaluations)
     return {
-        "calibration": dev.calibration(*predicted),
+        **dev.calibration(*predicted),
         "baselines": against(judged, dev.baselines),
         "rows": {"train": len(trainer.rows), "dev": dev.rows},
         "prompts": judged.number_of_prompts,

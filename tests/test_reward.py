@@ -14,6 +14,7 @@ from fgrlhf.reward import (
     CombinedReward,
     SegmentClassifierReward,
     SequenceScorerReward,
+    segment_value,
 )
 from fgrlhf.reward_models.scoring import SegmentLabels
 from fgrlhf.text_types import Prompt, ResponseTokens, SegmentScore
@@ -100,6 +101,48 @@ def test_several_kinds_of_error_have_values_of_their_own():
     message = "label `F-ERR`, which .* does not have: its labels are NF-ERR, Ignore, O"
     with pytest.raises(UserError, match=message):
         values(**{"F-ERR": 1.0})
+
+
+def test_soft_values_by_hand():
+    values = {"O": 0.3, "major": -1.0, "minor": -0.2}
+    probabilities = {"O": 0.5, "major": 0.1, "minor": 0.4}
+
+    def value(how, of=probabilities):
+        return segment_value(of, values, "O", how)
+
+    assert value("hard") == 0.3
+    assert value("expected") == pytest.approx(0.15 - 0.1 - 0.08)
+    assert value("log_odds") == pytest.approx(value("expected"))  # undecided: the same
+    # p(ok) / p(error) = e, a third of the bound: r = 1/3
+    sure = {"O": math.e, "major": 0.25, "minor": 0.75}
+    assert value("log_odds", sure) == pytest.approx(2 / 3 * 0.3 + 1 / 3 * -0.4)
+    surer = {"O": math.exp(3.5), "major": 0.25, "minor": 0.75}
+    assert value("log_odds", surer) == pytest.approx(0.3)
+    for how in ("hard", "expected", "log_odds"):
+        assert value(how, {"O": 1.0, "major": 0.0, "minor": 0.0}) == 0.3
+        assert value(how, {"O": 0.0, "major": 1.0, "minor": 0.0}) == -1.0
+        assert math.isnan(value(how, {"O": math.nan, "major": 0.0, "minor": 0.0}))
+    assert value("hard", {"major": 0.5, "minor": 0.0, "O": 0.5}) == 0.3  # a tie
+
+
+@pytest.mark.parametrize("how", ["expected", "log_odds"])
+def test_with_a_soft_value_a_label_is_decided_by_the_threshold(how):
+    class Model(FakeClassifier):
+        spec = SimpleNamespace(
+            judged_labels=("NF-ERR", "O"), level="subsentence", error_threshold=0.25
+        )
+        probabilities = [[[0.7, 0.0, 0.3], [0.8, 0.0, 0.2]], [[0.1, 0.0, 0.9]], []]
+
+    reward = SegmentClassifierReward(Model(), VALUES, how)
+    scores = reward.segment_scores(PROMPTS, TEXTS)
+    assert [s.label for s in scores[0] + scores[1]] == ["NF-ERR", "O", "NF-ERR"]
+    assert reward.measures(scores[0]) == {"error_free": 1, "segments": 2}
+    values = [s.value for s in scores[0] + scores[1]]
+    assert sorted(values, reverse=True) == [values[1], values[0], values[2]]
+    if how == "expected":
+        assert values == pytest.approx([0.7 * 0.3 - 0.3 * 0.5, 0.8 * 0.3 - 0.2 * 0.5, 0.03 - 0.45])
+    hard = SegmentClassifierReward(Model(), VALUES).segment_scores(PROMPTS, TEXTS)
+    assert [s.label for s in hard[0]] == ["O", "O"]
 
 
 @pytest.mark.parametrize("level", ["whole", "sequence"])

@@ -25,12 +25,11 @@ from reward_modeling.metrics import span_errors
 from reward_modeling.network import load_network
 from reward_modeling.run_fg_rm import (
     SegmentRMConfig,
-    error_probabilities,
+    error_predictions,
     label_metrics,
     segment_loss,
     train,
 )
-from reward_modeling.training import calibration, sigmoid
 
 
 def config(folder, shape="seq2seq", **changes) -> SegmentRMConfig:
@@ -83,23 +82,13 @@ def test_span_metrics_of_ties_and_of_one_kind_only():
     assert silent["ok_f1"] == silent["accuracy"] == 1
 
 
-def test_calibration_by_hand():
-    bins = calibration(np.array([0.05, 0.12, 0.18, 1.0]), np.array([False, True, False, True]))
-    assert bins == [
-        {"low": 0.0, "high": 0.1, "count": 1, "predicted": 0.05, "observed": 0.0},
-        {"low": 0.1, "high": 0.2, "count": 2, "predicted": pytest.approx(0.15), "observed": 0.5},
-        {"low": 0.9, "high": 1.0, "count": 1, "predicted": 1.0, "observed": 1.0},
-    ]
-    assert sigmoid(np.array([-1e4, 0.0, 1e4])).tolist() == [0.0, 0.5, 1.0]
-
-
 def test_segment_loss_by_hand():
     logits_BTC = torch.tensor([[[0.0, 0.0], [1.0, 3.0], [9.0, 9.0]]])
     labels_BT = torch.tensor([[0, 1, -100]])
     total = math.log(2) + math.log(1 + math.exp(-2))
     output = TokenClassifierOutput(logits=logits_BTC)
     assert segment_loss(output, labels_BT).item() == pytest.approx(total / 2)
-    probabilities, wrong = error_probabilities(logits_BTC.numpy(), labels_BT.numpy())
+    probabilities, wrong = error_predictions(logits_BTC.numpy(), labels_BT.numpy())
     assert probabilities.tolist() == pytest.approx([0.5, 1 / (1 + math.exp(2))])
     assert wrong.tolist() == [True, False]
 
@@ -108,7 +97,7 @@ def test_metrics_of_several_errors_by_hand():
     """Labels 0 and 1 are errors, 2 is the last: no error."""
     logits_BTC = np.log(np.array([[[1.0, 3, 4], [2, 1, 1], [1, 1, 6], [9, 9, 9], [5, 2, 1]]]))
     labels_BT = np.array([[1, 0, 2, -100, 1]])
-    probabilities, wrong = error_probabilities(logits_BTC, labels_BT)
+    probabilities, wrong = error_predictions(logits_BTC, labels_BT)
     assert probabilities.tolist() == pytest.approx([4 / 8, 3 / 4, 2 / 8, 7 / 8])
     assert wrong.tolist() == [True, True, False, True]
     # predicted: 2, 0, 2, 0

@@ -189,9 +189,10 @@ class SegmentScorer(_Scorer):
     def score(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[SegmentLabels]:
         """Judge each text's segments. A text without words has none.
 
-        With z the logits at a segment's position and J the compared labels:
+        With z the logits at a segment's position, T the temperature of the spec and J the compared
+        labels:
 
-            p(l) = exp(z_l) / sum_{l' in J} exp(z_l')        for l in J
+            p(l) = exp(z_l / T) / sum_{l' in J} exp(z_l' / T)        for l in J
 
         Other outputs of a checkpoint, such as `Ignore`, are not used.
         """
@@ -207,7 +208,7 @@ class SegmentScorer(_Scorer):
             judged = [position is not None for position in rm_input.positions]
             probabilities_SC = torch.zeros(len(spans), len(self.labels))
             if any(judged):
-                logits_of_labels = next(logits)[:, self.columns]
+                logits_of_labels = next(logits)[:, self.columns] / self.spec.temperature
                 probabilities_SC[torch.tensor(judged)] = torch.softmax(logits_of_labels, -1)
             results.append(
                 SegmentLabels(tuple(spans), probabilities_SC, self.labels, tuple(judged))

@@ -89,6 +89,9 @@ class RewardModelSpec:
       ok_label: the label of a segment without an error.
       segmenter: name and version of the segmenter that split the training responses; None: the
         published one, as in published folders.
+      temperature: divides the logits, so that probabilities fit the dev data.
+      error_threshold: the probability of an error above which as many dev segments have one as
+        truly do.
       mean, std: of a sequence scorer's raw scores over its training data.
       line_breaks: whether the network reads prompts and responses with their line breaks and
         indentation, or as words joined by single spaces, as in published folders.
@@ -107,6 +110,8 @@ class RewardModelSpec:
     error_label: str | None = None
     ok_label: str | None = None
     segmenter: Annotated[dict[str, str], AfterValidator(_segmenter)] | None = None
+    temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    error_threshold: Annotated[float, Field(ge=0, le=1)] = 0.5
     mean: float | None = None
     std: float | None = None
     line_breaks: bool = False

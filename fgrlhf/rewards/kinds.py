@@ -36,7 +36,7 @@ from fgrlhf.rewards.kind import Reads, RewardKind, RuleReward, SegmentKind, Sha2
 from fgrlhf.scorers.base import OnDevice, RewardContext
 from fgrlhf.scorers.kinds import AnyTextScorer, JudgeScorer
 from fgrlhf.scorers.service import RemoteSettings, VariableName
-from fgrlhf.text_types import Prompt, SegmentScore
+from fgrlhf.text_types import Prompt, SegmentScore, SegmentValue
 from fgrlhf.words import word_spans
 
 if TYPE_CHECKING:
@@ -92,6 +92,14 @@ class RewardModelKind(OnDevice, RewardKind):
 
 class SegmentModel(RewardModelKind, SegmentKind):
     """The reward model of rewards that label every segment."""
+
+    value: SegmentValue = Field(
+        default="hard",
+        description=(
+            "hard: the value of a segment's most probable label; expected: the mean of the labels'"
+            " values under the model's probabilities; log_odds: by the log-odds of no error"
+        ),
+    )
 
     def scorer(self, context: RewardContext) -> "SegmentScorer":
         """Load the model."""
@@ -153,7 +161,7 @@ class SegmentClassifier(SegmentModel):
     def build(self, context: RewardContext) -> "AspectReward":
         from fgrlhf.reward import SegmentClassifierReward
 
-        return SegmentClassifierReward(self.scorer(context), self.values)
+        return SegmentClassifierReward(self.scorer(context), self.values, self.value)
 
 
 class SequenceModel(RewardModelKind):

@@ -18,6 +18,7 @@ from fgrlhf.reward import CombinedReward, SegmentClassifierReward, SequenceScore
 from fgrlhf.rewards.kind import RewardKind
 from fgrlhf.rewards.kinds import SegmentModel, SequenceModel
 from fgrlhf.scorers.base import RewardContext
+from fgrlhf.text_types import SegmentValue
 
 
 class _OneLevelReward(SegmentClassifierReward):
@@ -25,13 +26,19 @@ class _OneLevelReward(SegmentClassifierReward):
 
     level: str
 
-    def __init__(self, scorer, positive_reward: float, negative_reward: float):
+    def __init__(
+        self,
+        scorer,
+        positive_reward: float,
+        negative_reward: float,
+        value: SegmentValue = "hard",
+    ):
         if scorer.spec.level != self.level:
             raise UserError(
                 f"{type(self).__name__} judges each {self.level}, but its reward model was trained"
                 f" on the level `{scorer.spec.level}`: check `ckpt`"
             )
-        super().__init__(scorer, {"ok": positive_reward, "error": negative_reward})
+        super().__init__(scorer, {"ok": positive_reward, "error": negative_reward}, value)
 
 
 class SubSentenceVerbosityReward(_OneLevelReward):
@@ -75,7 +82,9 @@ class _SegmentKind(SegmentModel):
         return self
 
     def build(self, context: RewardContext) -> _OneLevelReward:
-        return self.reward(self.scorer(context), self.positive_reward, self.negative_reward)
+        return self.reward(
+            self.scorer(context), self.positive_reward, self.negative_reward, self.value
+        )
 
 
 class Relevance(_SegmentKind):
