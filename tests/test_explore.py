@@ -7,6 +7,7 @@ from itertools import combinations
 from typing import get_args
 
 import pytest
+from page_helpers import violations
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_jsonl
@@ -371,13 +372,26 @@ def test_marks_alone(tmp_path, capsys):
         data.main(["explore", str(source), f"out={out}"])
         assert "decided pairs" not in capsys.readouterr().out
         pages[name] = out.read_text(encoding="utf-8")
-    assert "<th>err: Wrong</th>" in pages["judgements"] and "rude: 1" in pages["judgements"]
+    assert ">err: Wrong</th>" in pages["judgements"] and "rude: 1" in pages["judgements"]
     assert "anna: 1, ben: 1" in pages["judgements"]
     assert "help: 1 value from 2.5" in pages["judgements"] and "help: 1 value" in pages["ratings"]
-    assert "<th>Wrong</th>" in pages["spans"] and "Filters" not in pages["spans"]
+    assert ">Wrong</th>" in pages["spans"] and "Filters" not in pages["spans"]
 
 
 SPAN = {"start": 0, "end": 2}
+
+
+def test_the_page_of_marks_fits_a_phone(chromium, tmp_path):
+    source, out = tmp_path / "rows.jsonl", tmp_path / "page.html"
+    span = {"start": 0, "end": 300, "label": "Wrong_" * 20}
+    write_jsonl(source, [{"prompt": "p", "response": "x" * 300, "spans": [span]}])
+    data.main(["explore", str(source), f"out={out}"])
+    tab = chromium.new_page(viewport={"width": 390, "height": 800})
+    tab.goto(out.as_uri())
+    assert tab.evaluate("document.documentElement.scrollWidth") == 390
+    assert tab.locator(".scroll").evaluate("box => box.scrollWidth > box.clientWidth")
+    assert violations(tab) == []
+    tab.close()
 
 
 def test_keys_of_spans_may_be_renamed(tmp_path, capsys):

@@ -164,13 +164,16 @@ def test_no_word_of_a_table_is_broken(chromium, path, width, media):
     page.close()
 
 
-def test_long_names_wrap_on_a_phone(chromium, path, tmp_path):
+def test_long_names_and_open_tables_fit_a_phone(chromium, path, tmp_path):
     text = path.read_text(encoding="utf-8")
-    assert "<dt>factuality</dt>" in text
+    assert "<dt>factuality</dt>" in text and ">line</th>" in text
+    text = text.replace("<dt>factuality</dt>", f"<dt>{'factuality_' * 9}</dt>")
     longer = tmp_path / "longer.html"
-    longer.write_text(text.replace("<dt>factuality</dt>", f"<dt>{'factuality_' * 9}</dt>"))
-    for width in (320, 390, 700):
+    longer.write_text(text.replace(">line</th>", f">{'line_' * 30}</th>"))
+    for width in (320, 390, 700, 768):
         page = opened(chromium, longer, width)
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+        page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
         assert page.evaluate("document.documentElement.scrollWidth") == width
         page.close()
 
