@@ -106,12 +106,3 @@ def test_damaged_rows_are_a_user_error(tmp_path, lines, problem):
         read_outputs(tmp_path, Display())
     with pytest.raises(UserError, match=message):
         summarise("numbers", SummarySettings(output_dir=str(tmp_path)), Display())
-
-
-def test_a_damaged_row_that_was_chosen_before(tmp_path):
-    path = tmp_path / "eval" / "s-test" / "rows.jsonl"
-    write_jsonl(path, ROWS)
-    choose(BestOfNSettings(output_dir=str(tmp_path), source="s"))
-    write_text(path, "")
-    with pytest.raises(UserError, match="rows.jsonl has no rows. .* remove .*s-test and run"):
-        choose(BestOfNSettings(output_dir=str(tmp_path), source="s"))

@@ -31,7 +31,6 @@ from fgrlhf.pipeline.comparison_page import band, explained, page, table
 from fgrlhf.pipeline.experiments import Experiment, Run
 from fgrlhf.pipeline.scores import Point, lower_is_better
 from fgrlhf.report.display import Display
-from fgrlhf.report.plots import Band, panels
 from fgrlhf.report.spread import ONE_RUN
 from fgrlhf.task_config import rl_config
 from tasks.experiments import compare, qa
@@ -297,12 +296,6 @@ def test_the_evaluation_that_checks_the_metric_is_reported_once(configs, tmp_pat
     assert Stages.reported == []
 
 
-def test_help_lists_the_keys(capsys):
-    pipeline_compare.main(["--help"])
-    out = capsys.readouterr().out
-    assert "fgrlhf compare TASK CONFIG" in out and "num_samples" in out
-
-
 def test_names_of_references():
     assert reference_name("outputs/mini/sft") == "sft"
     assert reference_name("outputs/mini/ppo/best") == "ppo"
@@ -565,15 +558,6 @@ def test_a_seed_that_stopped_early_keeps_its_last_score_in_the_plot():
     kl = band([whole, stopped], "kl")
     np.testing.assert_allclose(kl.x, [0, 2, 2.5])
     np.testing.assert_allclose(kl.y, [0.3, 0.5, 0.7])
-
-
-def test_the_lowest_panel_of_every_column_has_numbers_at_its_axis():
-    line = Band(*(np.array(values) for values in ([0.0, 700.0], [0, 1], [0, 1], [0, 1])))
-    numbers = []
-    for count in (4, 5):
-        svg = panels("m", {str(i): line for i in range(count)}, "x")
-        numbers.append(svg.count(">600<"))
-    assert numbers == [4, 4]  # four columns
 
 
 def test_an_override_is_for_the_programs_that_have_its_key(configs, tmp_path, capsys):

@@ -508,23 +508,6 @@ def test_fenced_commands_of_data_are_accepted(monkeypatch, tmp_path):
             data.main(shlex.split(line))
 
 
-def test_the_folders_of_the_readme_exist():
-    (block,) = re.findall(
-        r"^## Folders\n\n```\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S
-    )
-    parent = ""
-    shown = []
-    for line in block.splitlines():
-        for name in re.findall(r"^\s*[\w/]+/|(?<=  )\w+/(?=  |$)", line):
-            if line.startswith(" "):
-                shown.append(parent + name.strip())
-            else:
-                parent = name
-                shown.append(name)
-    assert len(shown) > 12
-    assert [name for name in shown if not (ROOT / name).is_dir()] == []
-
-
 def test_the_reward_of_the_guide_runs():
     reward, task = blocks(ROOT / "docs" / "tasks.md", "python")
     names = {"Task": Task, "make_prompts": lambda split, seed: []}

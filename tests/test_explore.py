@@ -394,16 +394,6 @@ def test_the_page_of_marks_fits_a_phone(chromium, tmp_path):
     tab.close()
 
 
-def test_keys_of_spans_may_be_renamed(tmp_path, capsys):
-    source = tmp_path / "rows.jsonl"
-    write_jsonl(
-        source, [{"question": "p", "response": "No way", "marks": [{**SPAN, "label": "X"}]}]
-    )
-    columns = ["columns.prompt=question", "columns.spans=marks", f"out={tmp_path / 'page.html'}"]
-    data.main(["explore", str(source), *columns])
-    assert "marked spans: 1 in 1 response" in capsys.readouterr().out
-
-
 def test_a_response_is_measured_once_however_many_pairs_have_it(monkeypatch):
     answers = [f"Answer {i} of the row." for i in range(20)]
     measured = []

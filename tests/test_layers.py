@@ -1,7 +1,6 @@
 import copy
 
 import pytest
-import rl_helpers as rl
 import tiny
 import torch
 from rounding import assert_equal_up_to_rounding
@@ -20,7 +19,6 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.t5.modeling_t5 import T5LayerNorm
 from transformers.pytorch_utils import Conv1D
 
-from fgrlhf import base_trainer
 from fgrlhf.base_trainer import recompute_layers
 from fgrlhf.kernels import choice as kernels
 from fgrlhf.kernels import layers
@@ -339,32 +337,3 @@ def test_recomputed_layers_have_the_same_gradients_and_store_less(make, training
     assert stored < 0.5 * stored_by_plain
     with torch.no_grad():
         assert not recomputing(input_ids=ids, labels=ids).loss.requires_grad
-
-
-@pytest.mark.parametrize(
-    "kind, name",
-    [
-        ("t5", "ppo"),
-        ("gpt2", "ppo"),
-        ("t5", "nlpo"),
-        pytest.param("t5", "trpo", marks=pytest.mark.slow),
-    ],
-)
-def test_a_run_with_gradient_checkpointing_is_the_same_run(tmp_path, monkeypatch, kind, name):
-    recomputed = []
-    original = base_trainer.checkpoint
-
-    def recompute(*arguments, **settings):
-        recomputed.append(1)
-        return original(*arguments, **settings)
-
-    monkeypatch.setattr(base_trainer, "checkpoint", recompute)
-    runs = []
-    for on in (False, True):
-        settings = {"algorithm__name": name, "model__value_model": {"ckpt": "tiny"}}
-        settings |= {"train__gradient_checkpointing": on, "train__dropout": name != "trpo"}
-        cfg = rl.config(tmp_path / str(on), **settings)
-        rl.trainer(cfg, kind, dropout=0.0 if name == "trpo" else 0.2, own_value=True).train(2)
-        assert bool(recomputed) == on
-        runs.append(rl.metrics(tmp_path / str(on)))
-    assert len(runs[0]) == 2 and runs[1] == runs[0]

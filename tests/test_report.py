@@ -217,12 +217,6 @@ def test_names_and_splits_may_contain_hyphens(tmp_path):
     assert set(outputs.evaluations) == set(outputs.policies) == {"a-policy", "sft"}
 
 
-def test_a_report_of_supervised_training_alone(tmp_path):
-    lines = [{"step": 10, "loss": 2.0}, {"step": 20, "loss": 1.0}]
-    write_jsonl(tmp_path / "sft" / "metrics.jsonl", lines)
-    assert "Supervised training" in report(tmp_path)
-
-
 def test_an_empty_or_absent_folder_is_an_error_and_writes_nothing(tmp_path):
     with pytest.raises(UserError, match="nothing to report"):
         write_report(tmp_path, tmp_path / "r.html")
@@ -389,14 +383,6 @@ def test_a_task_that_gives_nothing_has_a_good_report(tmp_path):
     ]
 
 
-def test_headline_metrics_of_a_task(tmp_path):
-    write_puzzle_outputs(tmp_path)
-    display = Display(headline=("solved",), metrics={"solved": "puzzles solved"})
-    text = text_of(report(tmp_path, display))
-    assert "ppo over sft, puzzles solved" in text and "+0.333" in text
-    assert "puzzles solved 1.00" in text and "reward 2.00" not in text
-
-
 def test_the_task_comes_from_the_command_line_or_from_the_outputs(tmp_path, capsys):
     def shown(*arguments) -> bool:
         report_page.main([str(tmp_path), *arguments])
@@ -465,13 +451,6 @@ def test_unknown_keys_are_no_names_of_files(tmp_path, monkeypatch):
 
 
 # ---- pieces --------------------------------------------------------------------------------------
-
-
-def test_style_and_tooltip_of_a_piece():
-    assert Piece("x").css == Piece("x").tip == ""
-    bad = Piece("x", -0.5, 1.0, under=0.3, label="ERR")
-    assert (bad.css, bad.tip) == ("neg under-pos", "ERR: \u22120.500")
-    assert Piece("</s>", 0.5, 1.0, special=True).css == "pos special"
 
 
 def test_tokens_line_up_with_the_text():

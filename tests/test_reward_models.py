@@ -699,14 +699,6 @@ def test_labels_and_level_must_be_known(tmp_path):
         load_reward_model(tmp_path / "a", rm.prefix_fn, colour="red")
 
 
-def test_kinds_are_not_mixed_up(tmp_path):
-    message = "a segment reward model, but a sequence reward model is needed"
-    with pytest.raises(UserError, match=message):
-        SequenceScorer(
-            network(tmp_path, "encoder"), tiny.tokenizer(), spec("encoder"), rm.prefix_fn
-        )
-
-
 def test_broken_spec_is_named(tmp_path):
     folder = save(scorer(tmp_path, "seq2seq"), tmp_path / "rm")
     (folder / "reward_model.json").write_text('{"kind": "segment"}')
@@ -715,11 +707,6 @@ def test_broken_spec_is_named(tmp_path):
     (folder / "reward_model.json").write_text("{")
     with pytest.raises(UserError, match="not valid JSON"):
         load_reward_model(folder, rm.prefix_fn)
-
-
-def test_a_checkpoint_of_another_shape_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="single stack"):
-        LanguageModelScorer.start_from(str(rm.start(tmp_path, "causal")), "seq2seq", "segment")
 
 
 def test_segment_labels_check_their_shape():
@@ -843,13 +830,10 @@ def with_nan(tensors):
 HOSTILE = {
     "nan": (lambda f: change_tensors(f, with_nan), "NaN"),
     "pickle": (lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"), "pickle"),
-    "link": (lambda f: (f / "more.json").symlink_to(f.parent), "symbolic link"),
     "code": (
         lambda f: change_json(f / "config.json", model_type="mine", auto_map={"AutoConfig": "x.Y"}),
         "code",
     ),
-    "type": (lambda f: (f / "config.json").write_text("[]"), "must be a JSON object"),
-    "layers": (lambda f: bloat(f / "config.json"), "which is more than"),
 }
 
 
@@ -870,16 +854,6 @@ def test_hostile_folders_are_refused_in_use_and_in_training(tmp_path, shape, nam
 
 def change_json(path, **changes):
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
-
-
-def bloat(path):
-    """Ten thousand million layers, in the config or in its trunk's config."""
-    config = json.loads(path.read_text())
-    for part in (config, config.get("trunk") or {}):
-        for key in ("num_hidden_layers", "n_layer", "num_layers"):
-            if key in part:
-                part[key] = 10**10
-    path.write_text(json.dumps(config))
 
 
 @pytest.mark.parametrize("shape", rm.SHAPES)
@@ -957,10 +931,3 @@ def test_a_tokenizer_of_another_model_is_refused(tmp_path):
         load_reward_model(folder, rm.prefix_fn)
     with pytest.raises(UserError, match="tokens up to number 319"):
         start_network(start, "sequence")
-
-
-def test_files_that_do_not_work_together_are_refused(tmp_path):
-    folder = save(scorer(tmp_path, "encoder"), tmp_path / "rm")
-    change_json(folder / "tokenizer_config.json", model_max_length="x")
-    with pytest.raises(UserError, match="model_max_length=.x., which is not a length"):
-        load_reward_model(folder, rm.prefix_fn)

@@ -226,15 +226,6 @@ def section_class(name: str) -> type[BaseModel]:
     return PPOConfig if name == "algorithm" else RLConfig.model_fields[name].annotation
 
 
-def test_the_published_update_as_overrides(monkeypatch):
-    loaded = shipped("baseline", monkeypatch, published_overrides())
-    assert loaded.dropout_in_rollouts is False and loaded.train.dropout
-    assert loaded.logprob_temperature == 1.0
-    algorithm = loaded.algorithm.model_dump()
-    assert (algorithm["whiten_divides_by"], algorithm["gae_start"]) == ("sqrt_std", "longest")
-    assert not loaded.train.average_microbatches
-
-
 # ---- a key that is not read is an error ----------------------------------------------------------
 
 
@@ -374,17 +365,6 @@ def test_nlpo_masks_sampled_tokens_and_refuses_beam_search():
     assert "set num_beams=1 and do_sample=true, or use algorithm.name=ppo" in line
 
 
-def test_mistakes_of_all_sections_are_reported_together():
-    tree = published("fine_grained")
-    tree["algorithm"] = {"name": "trpo"}
-    tree["model"]["value_model"] = {"policy_value_sharing": True}
-    tree["train"]["dropout"] = True
-    assert [line.split()[0] for line in refused(tree)] == [
-        "model.value_model.policy_value_sharing",
-        "train.dropout",
-    ]
-
-
 def test_settings_of_a_tracker_that_is_off_are_noted():
     tree = published("fine_grained")
     tree["logging"]["wandb_log"] = False
@@ -458,18 +438,6 @@ def test_the_default_variant_is_the_same_run_with_our_defaults(name, monkeypatch
         assert ours[key] == default == section_class(section).model_fields[leaf].default, key
 
 
-@pytest.mark.parametrize("name", ["fine_grained", "baseline"])
-def test_both_variants_say_which_they_are(name):
-    folder = REPOSITORY / "tasks/qa_feedback/training"
-    ours, theirs = (
-        (folder / f"{prefix}{name}_config.yml").read_text().split("\nbase:")[0]
-        for prefix in ("", "published_")
-    )
-    assert "The default variant" in ours and f"published_{name}_config.yml" in ours
-    assert "The published variant" in theirs and f"{name}_config.yml" in theirs
-    assert "VARIANT" not in ours and "VARIANT=published bash" in theirs
-
-
 # ---- hints ---------------------------------------------------------------------------------------
 
 
@@ -502,22 +470,6 @@ def test_a_config_of_another_command_is_named_as_such():
         "the command line has 3 mistakes and may be the config of another command (it has dpo and"
         " lacks logging, reward):"
     )
-
-
-@pytest.mark.parametrize(
-    "config, keys",
-    [
-        (QAConfig, ["max_prompt_length", "ppo_epochs", "gae_lambda", "output_dir"]),
-        (DPOConfig, ["kl_coef", "num_epochs", "max_completion_length"]),
-        (SFTConfig, ["learning_rate", "num_train_epochs", "eval_steps", "max_new_tokens"]),
-    ],
-)
-def test_hints_name_keys_of_the_config(config, keys):
-    for key in keys:
-        with pytest.raises(UserError) as raised:
-            config_from(config, [f"{key}=1"])
-        hint = re.search(rf"{key}: unknown key; did you mean `([\w.]+)`", str(raised.value))
-        assert hint is not None and hint[1] in paths_of(config)
 
 
 def test_every_name_in_the_table_of_hints_exists():

@@ -184,18 +184,6 @@ def test_the_published_metrics_equal_those_of_the_loaded_model(tmp_path):
     assert scorer.spec.metrics["accuracy"] == pytest.approx(sum(right) / len(right))
 
 
-def test_the_best_checkpoint_is_kept(tmp_path):
-    changes = {"train__max_steps": 60, "train__lr": 3e-2, "evaluation__every_steps": 10}
-    folder = train(config(tmp_path, **changes))
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    accuracies = {line["step"]: line["eval/accuracy"] for line in lines if "eval/accuracy" in line}
-    assert len(accuracies) == 6
-    best = max(accuracies.values())
-    assert metrics(folder)["accuracy"] == pytest.approx(best)
-    assert accuracies[metrics(folder)["best_step"]] == best
-    assert not (folder / "checkpoints").exists()
-
-
 class Interrupt(Exception):
     pass
 
@@ -238,32 +226,6 @@ def test_real_rows_go_through(tmp_path, golden, name, error, level, shape):
 
 
 # ---- what is refused -----------------------------------------------------------------------------
-
-
-def test_malformed_rows_are_all_named(tmp_path):
-    settings = config(tmp_path)
-    good = {"text": ["question:", "</s>", "a"], "feedback_tags": ["Ignore", "O", "Ignore"]}
-    bad = [
-        good,
-        {"text": "a"},
-        {**good, "feedback_tags": ["O"]},
-        {**good, "feedback_tags": ["F-ERR", "O", "O"]},
-        {**good, "text": ["a", "b", "c"]},
-    ]
-    (tmp_path / "train.json").write_text("\n".join(map(json.dumps, bad)))
-    with pytest.raises(UserError) as error:
-        train(settings)
-    for fragment in (
-        "line 2, `text`",
-        "line 3, `feedback_tags`: 1 tags for 3 words",
-        "line 4, `feedback_tags`: F-ERR not among",
-        "line 5, `text`: has no `</s>`",
-    ):
-        assert fragment in str(error.value)
-    assert not (tmp_path / "rm").exists()
-    (tmp_path / "train.json").write_text("")
-    with pytest.raises(UserError, match="has no rows"):
-        train(settings)
 
 
 def test_the_context_must_be_as_configured(tmp_path):

@@ -211,31 +211,6 @@ def test_both_formats_of_the_same_comparisons_train_the_same_model(tmp_path, mon
 # ---- what is refused -----------------------------------------------------------------------------
 
 
-def test_malformed_rows_are_all_named(tmp_path):
-    settings = config(tmp_path)
-    good = rm.pair_rows(1, 0)[0]
-    bad = [
-        good,
-        3,
-        {**good, "passages": "a"},
-        {**good, "prediction 3": None},
-        {**good, "preference": [1, 2, 0]},
-        {**good, "preference": [3] * 6},
-    ]
-    (tmp_path / "train.json").write_text(json.dumps(bad))
-    with pytest.raises(UserError) as error:
-        train(settings, QA)
-    for fragment in (
-        "row 1: must be an object, it is a number",
-        "row 2, `passages`",
-        "row 3, `prediction 3`",
-        "row 4, `preference`",
-        "row 5, `preference[5]`",
-    ):
-        assert fragment in str(error.value)
-    assert not (tmp_path / "rm").exists()
-
-
 def test_nothing_but_ties_is_nothing_to_learn(tmp_path):
     settings = config(tmp_path)
     (tmp_path / "dev.json").write_text(

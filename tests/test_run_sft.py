@@ -1,4 +1,3 @@
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -7,10 +6,8 @@ import pytest
 import tiny
 import torch
 from safetensors.torch import load_file
-from slow import with_slow
 from test_policy import sampled
 
-from fgrlhf import base_trainer
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, read_jsonl, write_json, write_jsonl
 from fgrlhf.base.program import run_main
@@ -126,34 +123,6 @@ def interrupt_at(monkeypatch, steps):
         return original(self, indices)
 
     monkeypatch.setattr(SFTTrainer, "update", update)
-
-
-@pytest.mark.parametrize("grouped", ["true", pytest.param("false", marks=pytest.mark.slow)])
-def test_an_interrupted_run_ends_as_an_uninterrupted_one(world, monkeypatch, capsys, grouped):
-    # three steps per pass
-    options = [f"train.group_by_length={grouped}", "train.batch_size=16", "logging.log_interval=3"]
-    passes, batches = [], SFTTrainer.epoch_batches
-    monkeypatch.setattr(
-        SFTTrainer, "epoch_batches", lambda self, n: passes.append(n) or batches(self, n)
-    )
-    whole = train(config(world, *options))
-    assert passes == [0, 1, 2, 3]
-    other = config(world, *options, f"logging.save_dir={world}/other")
-    with monkeypatch.context() as patch:
-        # two steps after a checkpoint in the middle of the second pass over the data
-        interrupt_at(patch, 6)
-        with pytest.raises(KeyboardInterrupt):
-            train(other)
-    assert not (world / "other" / "config.json").exists()  # no model before a complete one
-    half = world / "other" / "checkpoints" / "step-6"
-    half.mkdir()
-    (half / "state.json").write_text('{"step')
-    with pytest.warns(UserWarning, match="step-6 is damaged"):
-        train(other)
-    assert "continuing from step 4" in capsys.readouterr().out
-    # dropout is on: random states are restored too
-    assert equal(weights(whole), weights(world / "other"))
-    assert read_jsonl(whole / "metrics.jsonl") == read_jsonl(world / "other" / "metrics.jsonl")
 
 
 @pytest.mark.parametrize(
@@ -312,17 +281,6 @@ def test_two_processes_train_as_one(world, grouped):
         assert other == pytest.approx(line, rel=1e-4)
 
 
-@pytest.mark.slow
-def test_two_processes_train_adapters_as_one(world):
-    tiny.gpt2().save(world / "base")
-    options = ["model.lora={r: 2}", "train.gradient_checkpointing=true", "train.packing=true"]
-    options += ["train.lr=1e-3"]
-    one = train(config(world, *options))
-    two = weights(train_in_two_processes(world, options))
-    for name, tensor in weights(one).items():
-        torch.testing.assert_close(two[name], tensor, atol=1e-5, rtol=0)
-
-
 def test_encode():
     examples = [
         Demonstration(Prompt("0", "the red cat"), "one two three ."),
@@ -445,37 +403,6 @@ def test_a_batch_that_the_processes_cannot_share_is_refused(world, monkeypatch, 
         micro_batch_size(config(world).train, 3)
 
 
-def test_shipped_configs(monkeypatch):
-    monkeypatch.setenv("DATA_DIR", "data")
-    monkeypatch.setenv("OUTPUT_DIR", "out")
-    folder = Path(run_sft.__file__).parents[1] / "tasks" / "qa_feedback" / "training"
-    paper, mini, pretrain = (
-        load_config(SFTConfig, folder / f"{name}.yml")
-        for name in ("sft_config", "mini_sft_config", "mini_pretrain_config")
-    )
-    assert (paper.model.ckpt, paper.model.max_input_len, paper.model.max_generated_len) == (
-        "t5-large",
-        1024,
-        200,
-    )
-    assert (paper.train.epochs, paper.train.batch_size, paper.train.lr, paper.model.dtype) == (
-        10,
-        4,
-        5e-5,
-        "bf16",
-    )
-    assert paper.evaluation.metric == mini.evaluation.metric == "rougeLsum"
-    assert paper.evaluation.every_steps is None
-    assert (paper.data.train_file, paper.data.dev_file) == ("data/train_1k.json", "data/dev.json")
-    # one stage's output is the next stage's input
-    assert (pretrain.logging.save_dir, mini.logging.save_dir, paper.logging.save_dir) == (
-        "out/base_model",
-        "out/sft",
-        "out/sft",
-    )
-    assert mini.model.ckpt == pretrain.logging.save_dir and pretrain.data.dev_file is None
-
-
 # ---- what must survive: kills, damage, divergence ------------------------------------------------
 
 
@@ -544,17 +471,6 @@ def test_weights_that_are_not_finite_are_never_saved(world, monkeypatch):
     assert [path.name for path in (world / "sft" / "checkpoints").iterdir()] == ["step-2"]
 
 
-def test_a_learning_rate_far_too_high_is_no_success(world):
-    """For any rounding, training ends with a reason or with finite weights."""
-    try:
-        folder = train(config(world, "train.lr=100", "train.max_grad_norm=1e12"))
-    except UserError as error:
-        assert "training diverged: " in str(error)
-        assert not (world / "sft" / "result.json").exists()
-    else:
-        assert all(torch.isfinite(tensor).all() for tensor in weights(folder).values())
-
-
 def test_a_dev_loss_that_is_not_finite_ends_training(world, monkeypatch):
     original = SFTTrainer.mean_loss
 
@@ -596,52 +512,11 @@ def test_a_checkpoint_whose_best_one_is_damaged_is_not_used(world, monkeypatch):
     assert [Path(folder).name for folder in passed_over] == ["step-3", "step-2"]
 
 
-def test_launchers_that_train_wrongly_are_refused(world, monkeypatch):
-    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
-    with pytest.raises(UserError, match="ACCELERATE_USE_DEEPSPEED is set.*torchrun"):
-        train(config(world))
-    assert not (world / "sft").exists()
-
-
 def test_evaluation_beyond_the_last_step_happens_at_the_last_step(world):
     folder = train(config(world, "train.max_steps=2", "evaluation.every_steps=1000"))
     lines = [line for line in read_jsonl(folder / "metrics.jsonl") if "eval/rougeLsum" in line]
     assert [line["step"] for line in lines] == [2]
     assert read_json(folder / "result.json")["best_step"] == 2
-
-
-RANK_ONE_DIVERGES = """
-import os, sys
-from fgrlhf.base.program import run_main
-from sft import run_sft
-
-original = run_sft.SFTTrainer.mean_loss
-
-def mean_loss(self, model, batch):
-    loss = original(self, model, batch)
-    broken = model.training and self.step == 2 and os.environ["RANK"] == "1"
-    return loss * float("nan") if broken else loss
-
-run_sft.SFTTrainer.mean_loss = mean_loss
-run_main(run_sft.main)
-"""
-
-
-@pytest.mark.slow
-def test_processes_stop_together_where_one_diverges(world):
-    (world / "diverge.py").write_text(RANK_ONE_DIVERGES)
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"]
-    done = subprocess.run(
-        [*launch, str(world / "diverge.py"), str(world / "config.yml"), "evaluation.every_steps=2"],
-        capture_output=True,
-        text=True,
-        timeout=1800,
-        env={**os.environ, "PYTHONPATH": str(Path(run_sft.__file__).parents[1])},
-    )
-    assert done.returncode
-    assert done.stderr.count("training diverged: the loss is nan at step 3") == 2
-    assert 'Traceback (most recent call last):\n  File "' + str(world) not in done.stderr
-    assert not (world / "sft" / "result.json").exists()
 
 
 def test_metrics_of_the_config_are_logged(world):
@@ -728,44 +603,3 @@ def test_adapters_are_merged_into_the_model_that_later_stages_load(world, monkey
         of_start_BT = tiny.policy(kind).eval()(*batch)[0].logprobs_BT
     torch.testing.assert_close(logprobs_BT, expected_BT, atol=1e-5, rtol=0)
     assert not torch.allclose(of_start_BT, expected_BT, atol=1e-2)
-
-
-@pytest.mark.parametrize("kind", with_slow(["t5", "gpt2"], lambda kind: kind == "t5"))
-def test_an_interrupted_run_with_adapters_ends_as_an_uninterrupted_one(world, monkeypatch, kind):
-    tiny.policy(kind, dropout=0.1).save(world / "base")
-    options = [*LORA, "train.batch_size=16", "logging.log_interval=3"]
-    whole = train(config(world, *options))
-    other = config(world, *options, f"logging.save_dir={world}/other")
-    with monkeypatch.context() as patch:
-        interrupt_at(patch, 6)
-        with pytest.raises(KeyboardInterrupt):
-            train(other)
-    saved = weights(world / "other" / "checkpoints" / "step-4")
-    assert saved and all(".lora_" in name for name in saved)
-    train(other)
-    assert equal(weights(whole), weights(world / "other"))
-    assert read_jsonl(whole / "metrics.jsonl") == read_jsonl(world / "other" / "metrics.jsonl")
-
-
-@pytest.mark.parametrize("lora", [[], pytest.param(LORA, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("kind", with_slow(["t5", "gpt2"], lambda kind: kind == "gpt2"))
-def test_gradient_checkpointing_is_the_same_run(world, monkeypatch, kind, lora):
-    tiny.policy(kind, dropout=0.1).save(world / "base")
-    recomputed = []
-    original = base_trainer.checkpoint
-    monkeypatch.setattr(
-        base_trainer, "checkpoint", lambda *a, **k: recomputed.append(1) or original(*a, **k)
-    )
-    options = [*lora, "train.max_steps=3", "logging.log_interval=1"]
-    plain = train(config(world, *options))
-    assert not recomputed
-    options += ["train.gradient_checkpointing=true", f"logging.save_dir={world}/other"]
-    again = train(config(world, *options))
-    assert recomputed
-    for name, tensor in weights(plain).items():
-        torch.testing.assert_close(weights(again)[name], tensor, atol=1e-6, rtol=0)
-    norms = [
-        [line["grad_norm"] for line in read_jsonl(folder / "metrics.jsonl") if "loss" in line]
-        for folder in (plain, again)
-    ]
-    assert norms[1] == pytest.approx(norms[0], abs=1e-6)

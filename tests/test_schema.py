@@ -2,15 +2,13 @@
 
 import importlib
 import json
-import re
-from pathlib import Path
 
 import pytest
 from page_helpers import QA, TOXICITY
 
 from fgrlhf.base.errors import UserError
 from interface_html.row_format import RowFormat
-from interface_html.schema import ASSIGNMENT, PAGE_KEYS, load_schema, needed_pages
+from interface_html.schema import ASSIGNMENT, load_schema, needed_pages
 from interface_html.tasks import feedback_of
 from tasks.qa_feedback.validation import FACTUAL_ERRORS, MISSING_INFO, NON_FACTUAL_ERRORS
 
@@ -173,17 +171,6 @@ def test_a_copied_schema_names_its_own_task(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(UserError, match=r"schema\.js: its `task` is `summaries`.*write `poems`"):
         feedback_of("copies.poems")
-
-
-def test_the_schema_of_the_readme_is_complete(tmp_path):
-    readme = Path(__file__).parents[1] / "interface_html" / "README.md"
-    text = readme.read_text(encoding="utf-8")
-    (example,) = re.findall(r"```js\n(window\.FG_SCHEMA = .*?;)\n```", text, flags=re.S)
-    (tmp_path / "schema.js").write_text(example, encoding="utf-8")
-    schema = load_schema(tmp_path / "schema.js")
-    assert [severity.name for severity in schema.severities] == ["minor", "major"]
-    letters = f"The letters {', '.join(PAGE_KEYS[:-1])} and {PAGE_KEYS[-1]} are keys of the page"
-    assert letters in " ".join(text.split())
 
 
 def test_pages_are_listed():

@@ -15,11 +15,8 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_jsonl, write_text
 from fgrlhf.cli.main import SPINS
-from fgrlhf.configs.strict import load_config
-from sft.config import SFTConfig
 
 ROOT = Path(__file__).parents[1]
 SHOW = 'printf "%s\\n" "$PWD" "$SCALE" "$DATA_DIR" "$OUTPUT_DIR" '
@@ -285,21 +282,6 @@ def test_threads_sleep_while_they_wait(bash):
     assert bash(show, OMP_WAIT_POLICY="active").stdout == "active unset\n"
 
 
-def test_make_lets_threads_sleep_as_the_scripts_do(monkeypatch):
-    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
-    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
-    show = "include Makefile\nshow:\n\t@echo $$OMP_WAIT_POLICY $$GOMP_SPINCOUNT"
-
-    def shown(**changes: str) -> str:
-        command = ["make", "-s", "-f", "-", "show"]
-        options = {"env": {**os.environ, **changes}, "cwd": ROOT}
-        done = subprocess.run(command, input=show, capture_output=True, text=True, **options)
-        return done.stdout
-
-    assert shown() == f"passive {SPINS}\n"
-    assert shown(OMP_WAIT_POLICY="active") == "active\n"
-
-
 def test_a_failing_line_ends_the_script(bash):
     assert bash("false\necho reached").stdout == ""
 
@@ -427,20 +409,6 @@ def test_a_folder_may_have_any_name_and_no_command_in_it_runs(bash, tmp_path, na
     assert not list(tmp_path.rglob("ran")) and not (ROOT / "ran").exists()
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_a_config_reads_the_file_in_such_a_folder(monkeypatch, name):
-    monkeypatch.setenv("DATA_DIR", f"/d/{name}")
-    monkeypatch.setenv("OUTPUT_DIR", f"/o/{name}")
-    path = ROOT / "tasks/qa_feedback/training/sft_config.yml"
-    if name == "${HOME}":  # more likely a variable that nobody replaced than a folder
-        with pytest.raises(UserError, match="`[$]{HOME}` is no variable here"):
-            load_config(SFTConfig, path)
-        return
-    config = load_config(SFTConfig, path)
-    assert config.data.train_file == f"/d/{name}/train_1k.json"
-    assert config.logging.save_dir == f"/o/{name}/sft"
-
-
 def test_no_gpu_is_used_where_none_is_visible(bash):
     assert bash("gpu_count", 4, CUDA_VISIBLE_DEVICES="-1").stdout == "0\n"
 
@@ -484,18 +452,6 @@ def test_the_small_model_is_fetched_into_its_folder(tmp_path, variables, folder)
     assert here == str(ROOT)
     folder = folder.format(caller=tmp_path)
     assert words == ["-m", "fgrlhf.cli.main", "data", "model", "smollm2", f"output_dir={folder}"]
-
-
-def test_the_small_model_needs_an_environment(tmp_path):
-    copy = tmp_path / "scripts"
-    shutil.copytree(ROOT / "scripts", copy)
-    done = subprocess.run(
-        ["bash", str(copy / "get_small_model.sh")],
-        env={"PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 2 and "Run `make setup`" in done.stderr
 
 
 def test_the_command_lets_threads_sleep_before_pytorch_is_loaded(monkeypatch):

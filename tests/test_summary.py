@@ -10,7 +10,7 @@ from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, read_jsonl, write_json, write_jsonl, write_text
 from fgrlhf.kernels.choice import processor_name
 from fgrlhf.pipeline import summary as pipeline_summary
-from fgrlhf.pipeline.summary import counted, gains, interval_text, minutes, policy_summary
+from fgrlhf.pipeline.summary import counted, gains, interval_text, minutes
 from fgrlhf.reward_models.scoring import SegmentLabels
 from fgrlhf.stats import paired_interval
 from fgrlhf.text_types import Prompt
@@ -131,15 +131,6 @@ def test_values_and_names_of_a_table():
     summary = empty | {"policies": {"sft": {"oracle": {"gold": value}}}}
     summary |= {"gains": {"a_vs_b": {"gold": value}}}
     assert pipeline_summary.table(summary, DISPLAY).count("  gold score") == 2
-
-
-def test_policy_summary_groups_the_oracle():
-    got = policy_summary([{"id": "a", "oracle/gold": 1.0, "kl": 2.0}])
-    assert got == {
-        "oracle": {"gold": {"mean": 1, "low": None, "high": None}},
-        "kl": {"mean": 2, "low": None, "high": None},
-    }
-    assert "oracle" not in policy_summary([{"id": "a", "kl": 2.0}])
 
 
 def test_truth_of_segments_is_the_oracles():

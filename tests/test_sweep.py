@@ -271,8 +271,3 @@ def test_mistakes_have_a_message(config, tmp_path, monkeypatch, arguments, messa
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=message):
         module.main([text.replace("{config}", config) for text in arguments])
-
-
-def test_help_lists_the_keys(capsys):
-    module.main(["-h"])
-    assert "seeds" in capsys.readouterr().out
