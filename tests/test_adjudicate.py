@@ -7,7 +7,6 @@ import pytest
 from made_tasks import ROW as MADE_ROW
 from made_tasks import page_with, task_with
 from page_helpers import ITEM, TEXT, opened, press, state, word
-from served_pages import visiting
 from server_helpers import Client, serving
 from test_database import Clock
 from test_liked_spans import submission
@@ -486,37 +485,3 @@ def test_annotations_that_cannot_be_shown_are_left_out(chromium, tmp_path):
             assert not tab.is_visible("#annotations"), one
             assert tab.locator("#text .w").count() == 15
             press(tab, "]")
-
-
-def test_a_decision_made_beside_the_annotations_is_exported(chromium, study):
-    to_adjudicate_of(study)
-    folder = study / "adjudication"
-    folder.mkdir()
-    with serving(folder, items=study / "items.json") as server:
-        given = Client(server.port, "cleo").next()
-        assert "annotator" not in given["item"]["annotations"][0]
-        with visiting(chromium, server, who="cleo") as tab:
-            tab.click("text=Take all of A")
-            tab.fill("#correction", "Decided.")
-            press(tab, "Control+Enter")
-            tab.wait_for_selector("#empty:not([hidden])")
-        rows = exported(study, policy="adjudicated", adjudicated=str(server.db))
-    assert plain(rows[1]["feedback"]["errors"]) == [error()]
-    assert rows[1]["feedback"]["corrected-prediction"] == "Decided."
-
-
-def test_the_page_starts_from_the_shared_marks(chromium, tmp_path):
-    shared = {"errors": [error()], "missing-info": [], "corrected-prediction": ITEM["prediction 1"]}
-    rows = [{**ITEM, "annotations": [], "shared": shared}]
-    rows.append({**rows[0], "id": "two", "shared": {**shared, "errors": []}})
-    write_json(tmp_path / "items.json", rows)
-    with serving(tmp_path, items=tmp_path / "items.json") as server:
-        with visiting(chromium, server) as tab:
-            assert tab.locator("#text .w.marked").count() == 2
-            assert "not submitted" in tab.text_content("#position")
-            assert not tab.is_checked("#no-error")
-            word(tab, 4).click()
-            press(tab, "3")
-        client = Client(server.port, "anna")
-        given = client.next()
-        assert given["item"]["shared"] == shared

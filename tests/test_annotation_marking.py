@@ -13,7 +13,6 @@ from page_helpers import (
     badge,
     downloaded,
     drag,
-    in_view,
     opened,
     press,
     reload,
@@ -338,25 +337,6 @@ def test_evidence_is_accepted_taken_back_and_erased(chromium, tmp_path):
         tab.keyboard.type("1:2")
         tab.click("[data-key='errors-0-remove']")
         assert errors(tab) == []
-
-
-def test_evidence_scrolls_into_view_and_has_the_number_to_type(chromium, tmp_path):
-    items = [item(passages=LONG_PASSAGES), item(id="none", passages=[])]
-    with opened(chromium, items=items, tmp_path=tmp_path) as tab:
-        assert tab.inner_text("[data-sentence='2:4']") == "2:4"
-        names = tab.locator(".source-name")
-        assert names.all_inner_texts() == ["Passage 1", "Passage 2", "Passage 3"]
-        assert names.first.evaluate("node => getComputedStyle(node).position") == "sticky"
-        assert not in_view(tab, "[data-sentence='3:6']")
-        mark_inconsistent(tab)
-        top = tab.evaluate("scrollY")
-        tab.keyboard.type("3:6")
-        assert in_view(tab, "[data-sentence='3:6']")
-        assert tab.evaluate("scrollY") == top  # the answer stays where it is
-        press(tab, "Escape", "]")
-        mark_inconsistent(tab)
-        assert "this item has no passage that the answer could contradict" in said(tab)
-        assert tab.locator("#errors > li").count() == 0
 
 
 # ---- the correction ------------------------------------------------------------------------------

@@ -87,26 +87,6 @@ def test_a_whole_annotation_by_keyboard_with_a_reload_after_every_step(chromium,
         assert downloaded(tab) == BYTES
 
 
-def test_a_whole_annotation_by_mouse(chromium, tmp_path):
-    with opened(chromium, tmp_path=tmp_path) as tab:
-        mark = lambda label: tab.locator("#types button", has_text=label).click()  # noqa: E731
-        drag(tab, 1, 2)
-        mark("Irrelevant")
-        drag(tab, 8, 9)
-        mark("Inconsistent")
-        tab.click("[data-sentence='1:2']")
-        drag(tab, 13, 14)
-        mark("Repetitive")
-        drag(tab, 3, 5)
-        tab.locator("#missing-types button", has_text="Missing Answer").click()
-        tab.click("[data-sentence-text='2:1']")
-        tab.click("[data-sentence='2:0']")
-        tab.fill("#correction", CORRECTED)
-        assert state(tab)["doc"] == EXPECTED
-        tab.click("#submit")
-        assert downloaded(tab) == BYTES
-
-
 def test_a_whole_annotation_by_touch(chromium, tmp_path):
     with opened(chromium, tmp_path=tmp_path, **PHONE) as tab:
 
@@ -255,22 +235,6 @@ def test_without_storage_it_works_and_says_so(chromium, tmp_path):
         assert json.loads(downloaded(tab))[0]["feedback"]["errors"] == []
 
 
-def test_a_bad_file_is_refused_with_row_and_reason(chromium, tmp_path):
-    with opened(chromium, items=None) as tab:
-        for text, reason in (
-            ("{", "not valid JSON"),
-            ("[]", "at least one row"),
-            (json.dumps([ITEM, {**ITEM, "gold": 1}]), "row 1 of the file: `gold` must be text"),
-            (json.dumps([{**ITEM, "question": " "}]), "`question` is blank: it must hold a text"),
-            (json.dumps([{**ITEM, "id": 7}]), "row 0 of the file: `id` must be a text"),
-            (json.dumps([{**ITEM, "tweet": 2**60 + 1}]), f"`tweet` is {2**60 + 1}, which"),
-        ):
-            (tmp_path / "bad.json").write_text(text)
-            tab.set_input_files("#file", tmp_path / "bad.json")
-            found = "reason => document.querySelector('#notice').textContent.includes(reason)"
-            wait_until(tab, found, arg=reason)
-
-
 def test_a_self_contained_page_needs_no_other_file(chromium, tmp_path):
     path = tmp_path / "alone" / "page.html"
     path.parent.mkdir()
@@ -287,22 +251,6 @@ def test_a_self_contained_page_needs_no_other_file(chromium, tmp_path):
 def write(folder, rows):
     write_json(folder / "rows.json", rows)
     return folder / "rows.json"
-
-
-def test_another_task_is_one_schema_file(chromium, tmp_path):
-    item = {"id": "t", "prompt": "Say", "response": "Hello there. You fool! Bye."}
-    items = write(tmp_path, [item])
-    out = str(tmp_path / "toxic.html")
-    path = write_page(PageSettings(task="detoxification", items=str(items), out=out))
-    with opened(chromium, where=path) as tab:
-        press(tab, "Escape", "Home", "ArrowRight", "1", "Control+Enter")
-        assert tab.inner_text("#judge-title") == "1. Mark the errors in the continuation"
-        assert tab.inner_text("label:has(#no-error) span") == "No error"
-        (row,) = json.loads(downloaded(tab))
-        assert row == {**item, "spans": [{"start": 13, "end": 22, "label": "Insult"}]}
-        assert not tab.is_visible("#correction")
-        assert not tab.is_visible("#sources")
-        assert not tab.is_visible("#missing-part")
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,6 @@ from benchmarks import (
     profile,
     ranks,
     reward_service,
-    scaling,
     update,
     workload,
 )
@@ -231,25 +230,6 @@ def test_unknown_sizes_are_refused():
         bench.BenchSettings(sizes="tiny,huge").chosen()
     assert [size.samples for size in bench.BenchSettings(sizes="tiny", samples=2).chosen()] == [2]
     assert bench.BenchSettings(sizes="smollm2").chosen() == []
-
-
-def test_scaling_plots_what_it_measured(tmp_path, monkeypatch):
-    def measured(size, *rest, **more):
-        seconds = [dict.fromkeys(measure.PHASES, 1.0 * size.samples)] * 2
-        return {"imports_mb": 50.0, "peak_mb": {"updates": 90.0}, "seconds": seconds}
-
-    monkeypatch.setattr(scaling, "measured", measured)
-    plots = tmp_path / "plots"
-    settings = scaling.ScalingSettings(axes="samples", output_dir=str(tmp_path), plots=str(plots))
-    points = scaling.run(settings)["samples"]
-    assert scaling.slope(points, "step") == pytest.approx(1) and points[0]["peak_mb"] == 40
-    assert (plots / "samples.svg").stat().st_size > 1000
-    assert "plots/samples.svg" in (tmp_path / "scaling.md").read_text()
-    counts = 0
-    for name, parameter in workload.t5(DIMS, SMALL, 0).named_parameters():
-        if "norm" not in name and "bias" not in name:
-            counts += parameter.numel()
-    assert scaling.weights_of(DIMS) == counts
 
 
 def test_ranks_puts_every_point_into_table_and_plot(tmp_path, monkeypatch):

@@ -9,7 +9,6 @@ from fgrlhf.base.records import DataError
 from fgrlhf.data.formats import COMPARISONS
 from fgrlhf.text_types import Prompt
 from interface_html.checks import gold_tell, uniform_item
-from interface_html.conversations import shown_turns
 from interface_html.items import item_json, read_items
 
 TURNS = [
@@ -123,20 +122,6 @@ def test_turns_are_shown_with_their_roles(chromium, task, page):
         assert tab.inner_text("#item-title") == "Say 3" and turns.is_hidden()
         press(tab, "]")
         assert tab.inner_text("#item-title") == lines
-
-
-def test_the_browser_shows_the_same_turns(chromium, task, tmp_path):
-    """Other messages than those of the title are a key of the task."""
-    prompts = (TURNS, TEXT, ANSWER_FIRST, [TURNS[1]], "Say")
-    rows = [row(number, prompt=prompt) for number, prompt in enumerate(prompts)]
-    rows += [row(5, messages=TURNS), row(6, prompt=TEXT, messages=ANSWER_FIRST)]
-    write_json(tmp_path / "rows.json", rows)
-    items = read_items(task, tmp_path / "rows.json")
-    with opened(chromium, where=write_page(task, rows)) as tab:
-        for item in items:
-            said = tab.locator(".turn .said").all_inner_texts()
-            assert said == [turn["content"] for turn in shown_turns(task.schema, item.row)]
-            press(tab, "]")
 
 
 def test_the_page_writes_conversations_as_they_were(chromium, task):

@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ from feedback_files import PASSAGES, PROMPT, write_feedback_files, write_judgeme
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, write_json, write_jsonl
-from fgrlhf.base.program import run_main
 from fgrlhf.cli import data
 from fgrlhf.data.formats import FORMATS
 from fgrlhf.data.read import read_rows
@@ -163,41 +161,6 @@ def test_an_export_in_two_parts_shares_no_prompt(tmp_path, capsys, parts, unit):
         exported(rows[:3])
     with pytest.raises(UserError, match="is for to=spans and trl_preference"):
         exported(rows, "to=doccano")
-
-
-def test_convert_to_pairs_and_back(tmp_path, capsys):
-    rows = [
-        {"prompt": "a", "responses": ["x", "y", "z"], "scores": [2, 1, 1]},
-        {"prompt": "b", "responses": ["u", "v"], "scores": [0, 0]},
-    ]
-    write_json(tmp_path / "in.json", rows)
-    pairs, joined = tmp_path / "pairs.jsonl", tmp_path / "joined.json"
-    to_pairs = ("format=comparisons", "to=pairs")
-    lines = printed(capsys, "convert", tmp_path / "in.json", pairs, *to_pairs)
-    assert lines == [
-        f"{pairs}: 2 rows of comparisons",
-        "  lost, comparisons without a decided pair: 1",
-    ]
-    assert read_rows(pairs) == [
-        {"id": "0/0", "prompt": "a", "chosen": "x", "rejected": "y", "margin": 1},
-        {"id": "0/1", "prompt": "a", "chosen": "x", "rejected": "z", "margin": 1},
-    ]
-    printed(capsys, "convert", pairs, joined, "format=comparisons", "to=joined")
-    judged = {"preferences": [[0, 1], [0, 2]], "margins": [1, 1]}
-    row = {"id": "0/0", "prompt": "a", "responses": ["x", "y", "z"], **judged}
-    assert read_rows(joined) == [row]
-
-
-def test_convert_steps_to_another_format(tmp_path, capsys):
-    steps = [{"text": "b", "score": 1}, {"text": "c", "score": 0.5}]
-    write_json(tmp_path / "in.json", [{"id": "0", "prompt": "a", "steps": steps}])
-    out = tmp_path / "out.jsonl"
-    arguments = ["convert", tmp_path / "in.json", out, "format=steps", "to=trl"]
-    lines = printed(capsys, *arguments, "error_at_most=0.5")
-    assert lines == [f"{out}: 1 row of steps", "  lost, exact scores of steps: 1"]
-    assert read_rows(out) == [
-        {"id": "0", "prompt": "a", "completions": ["b", "c"], "labels": [True, False]}
-    ]
 
 
 def test_convert_counts_what_it_loses(tmp_path, capsys):
@@ -357,15 +320,6 @@ def test_export_counts_what_it_loses(tmp_path, capsys):
     assert read_rows(out)[0]["spans"] == [{"start": 4, "end": 8, "label": "Spelling"}]
 
 
-def test_feedback_of_a_task_is_reproduced(tmp_path, capsys):
-    write_feedback_files(tmp_path)
-    source, rows, out = (tmp_path / name for name in ("train_feedback.json", "a.jsonl", "b.json"))
-    printed(capsys, "import", source, rows, "from=qa_feedback")
-    lines = printed(capsys, "export", rows, out, "to=qa_feedback")
-    assert lines == [f"{out}: 1 row of qa_feedback"]
-    assert out.read_bytes() == source.read_bytes()
-
-
 def test_default_feedback_rows_are_judgements_and_back(tmp_path, capsys):
     source, rows, out = (tmp_path / name for name in ("rows.json", "a.jsonl", "b.json"))
     marked = {"start": 0, "end": 3, "label": "Insult", "severity": "major", "reason": "rude"}
@@ -439,15 +393,6 @@ def test_help_lists_every_action(capsys, arguments, code):
     assert all(f"fgrlhf data {name} " in out for name in data.ACTIONS)
 
 
-def test_malformed_rows_end_with_code_2(tmp_path, monkeypatch, capsys):
-    write_json(tmp_path / "a.json", [{"prompt": ""}])
-    monkeypatch.setattr(sys, "argv", ["data", "check", f"{tmp_path}/a.json", "format=prompts"])
-    with pytest.raises(SystemExit) as stopped:
-        run_main(data.main)
-    assert stopped.value.code == 2
-    assert "row 0, `prompt`: must be a text that is not empty" in capsys.readouterr().err
-
-
 # ---- docs/data_formats.md ------------------------------------------------------------------------
 
 DOCUMENT = (Path(data.__file__).parents[2] / "docs" / "data_formats.md").read_text(encoding="utf-8")
@@ -484,17 +429,6 @@ def test_settings_may_stand_before_the_files(tmp_path, capsys):
     write_jsonl(tmp_path / "a.jsonl", PAIRS)
     lines = printed(capsys, "check", "format=prompts", tmp_path / "a.jsonl")
     assert lines[0] == f"{tmp_path}/a.jsonl: 2 rows of prompts, all well formed"
-
-
-@pytest.mark.parametrize("word", ["-h", "--help"])
-def test_help_lists_the_keys_of_one_action(word, capsys):
-    with pytest.raises(SystemExit) as exit_:
-        data.main(["explore", word])
-    assert exit_.value.code == 0
-    text = capsys.readouterr().out
-    assert text.startswith("usage: fgrlhf data explore FILE [out=explore.html] ")
-    keys = [line.split(":")[0] for line in text.splitlines() if line.startswith("  ")]
-    assert len(keys) == len(set(keys)) and "  out" in keys and "  drop" not in keys
 
 
 @pytest.mark.parametrize("action", [["agreement"], ["export", "out.json", "to=label_studio"]])

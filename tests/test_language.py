@@ -165,16 +165,6 @@ def test_names_of_the_english_world():
     assert not [a for a in words for b in words if a != b and b.startswith(a)]
 
 
-@BOTH
-def test_statements_have_no_mark_at_which_the_segmenter_splits(language):
-    for attribute in language.attributes.values():
-        for statement in attribute.statements:
-            assert not set(".,;!?") & set(statement)
-            shortest = {"persons": "Aa Bb", "places": "Aa"}[attribute.pool]
-            if language is ENGLISH:
-                assert len(statement.format(kind="film", value=shortest).split()) >= 6, statement
-
-
 # ---- rows, oracle and annotator in English -------------------------------------------------------
 
 
@@ -313,13 +303,9 @@ def test_fuzz_questions(question):
     "text",
     [
         "A" * 50_000,
-        "Aa " * 20_000,
         "the film " * 10_000,
-        "Who" + " a" * 30_000 + "?",
-        "Who wrote" + " The" * 30_000 + "?",
         "Who wrote" + " The Aa Aa" * 10_000 + "?",
         "Where or by whom was" + " A" * 30_000 + "?",
-        "and " * 20_000,
     ],
 )
 def test_hostile_texts_need_linear_time(text):

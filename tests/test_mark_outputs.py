@@ -1,14 +1,11 @@
 """Marks in every output of an item: schema, rules, rows, agreement, adjudication and the page."""
 
 import json
-import os
 
 import pytest
 from made_tasks import OMISSION, REPEATS, ROW, WRONG, page_with, saved, task_with
 from made_tasks import annotation as doc
 from page_helpers import QA, TEXT, drag_between, opened, press, refused, state
-from served_pages import visiting
-from server_helpers import serving
 from test_adjudicate_values import submission
 from test_schema import broken
 
@@ -20,7 +17,7 @@ from interface_html import tasks
 from interface_html.adjudicate import items_to_adjudicate
 from interface_html.agreement_figures import report
 from interface_html.annotator_pairs import pair_agreements
-from interface_html.export import FeedbackExportSettings, export, judged_items
+from interface_html.export import judged_items
 from interface_html.format import Item
 from interface_html.items import item_json, read_items, rows_text
 from interface_html.judged import judged_item
@@ -363,33 +360,6 @@ def test_marks_in_each_output(chromium, task):
         assert first["other_spans"] == [[span(2, 8)], [], [span(0, 6)]]
         expected = item_json(task, read_items(task, task.folder / "rows.json")[1])
         assert json.dumps(second) == json.dumps(expected)
-
-
-def test_a_served_page_stores_marks_of_all_outputs(chromium, monkeypatch, tmp_path):
-    """The task is a package of its own, in the folder of the server."""
-    package = tmp_path / "made" / "interface_html"
-    package.mkdir(parents=True)
-    (tmp_path / "made" / "__init__.py").touch()
-    made = task_with(tmp_path, **KEYS)
-    (package / "schema.js").write_bytes((made.folder / "schema.js").read_bytes())
-    write_json(tmp_path / "items.json", [{**OUTPUTS_ROW, "prompt": "😀 who sat?"}])
-    paths = [str(tmp_path), os.environ.get("PYTHONPATH", "")]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
-    monkeypatch.syspath_prepend(tmp_path)
-    out = tmp_path / "out.json"
-    with serving(tmp_path, task="made", items=tmp_path / "items.json") as server:
-        with visiting(chromium, server) as tab:
-            in_output(tab, 2, 1).click()
-            press(tab, "1")
-            tab.focus("#source")
-            press(tab, "ArrowRight", "3", "Control+Enter")
-            tab.wait_for_selector("#empty:not([hidden])")
-        export(
-            FeedbackExportSettings(task="made", db=str(server.db), out=str(out), pages="annotation")
-        )
-    (row,) = json.loads(out.read_text())
-    assert row["spans"] == [span(2, 5, "Omission", side="source")]
-    assert row["other_spans"] == [[], [span(6, 9)], []]
 
 
 def two_annotations() -> dict:

@@ -4,9 +4,7 @@ import random
 
 import pytest
 
-from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json
-from fgrlhf.cli.command_line import settings_from
 from tasks.qa_feedback.data.language import TOY, Claim, ErrorRates
 from tasks.qa_feedback.data.mini_world import (
     MiniWorldSettings,
@@ -124,11 +122,3 @@ def test_write_world(tmp_path):
             for row in rows
             if "What is known" not in row["question"]
         )
-
-
-def test_command_line_mistakes():
-    with pytest.raises(UserError, match="trian: unknown key; did you mean `train`"):
-        settings_from(MiniWorldSettings, ["data_dir=x", "trian=3"])
-    with pytest.raises(UserError, match="key=value"):
-        settings_from(MiniWorldSettings, ["x"])
-    assert settings_from(MiniWorldSettings, ["data_dir=x", "train=3"]).train == 3

@@ -261,12 +261,3 @@ def test_nothing_after_the_last_full_stop_is_searched(text):
     Counting.given = 0
     full_sentences(Counting(text))
     assert Counting.given == text.rfind(".") + 1
-
-
-@pytest.mark.parametrize(
-    "question",
-    ["Where or by whom was " + "a " * 100_000, "Where or by whom was " + "a " * 100_000 + "\n?"],
-)
-def test_long_questions_are_no_questions_at_once(question):
-    assert TOY.read_question(question) is None
-    assert not Facts.read(question, PASSAGES).needed

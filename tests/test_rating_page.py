@@ -162,35 +162,6 @@ def test_ratings_of_a_file_are_shown_and_saved_as_they_were(chromium, task, tmp_
             assert "`ratings" in refused(tab, tmp_path / "file.json", [row(0, ratings=wrong)])
 
 
-def test_one_text_and_only_likert(chromium, tmp_path):
-    task = rating_task(tmp_path, outputs=["first"], ratings=[{**QUALITY, "points": 7}])
-    with opened(chromium, where=write_page(task, [row(0, outputs=["first"])])) as tab:
-        assert tab.inner_text("#rate-title") == "Rate the text"
-        assert tab.locator(".candidate .badge").count() == 0
-        press(tab, "8")
-        assert checked(tab) == []
-        press(tab, "7", "Control+Enter")
-        (entry,) = json.loads(downloaded(tab))
-        assert entry["ratings"] == [{"quality": 7}]
-
-
-def test_every_page_of_a_task_adds_to_the_same_row(chromium, tmp_path):
-    task = rating_task(tmp_path, comparison="Which is better?")
-    for name in ("comparison", "rating"):
-        write_page(task, [row(0)], name)
-    pages = {name: task.folder / f"{name}.html" for name in ("comparison", "rating")}
-    with opened(chromium, where=pages["rating"]) as tab:
-        rate(tab)
-        press(tab, "Control+Enter")
-        downloaded(tab)
-        assert "1 row has no comparison" in tab.inner_text("#notice")
-        tab.goto(pages["comparison"].as_uri())
-        tab.wait_for_selector(".pair")
-        press(tab, "0", "Control+Enter")
-        (entry,) = json.loads(downloaded(tab))
-        assert entry["preferences"] == [0] and entry["ratings"] == IN_ROW
-
-
 def test_by_touch_on_a_phone(chromium, task):
     with opened(chromium, where=write_page(task, [row(0)]), **PHONE) as tab:
         for place, output in enumerate(shown(tab)):

@@ -12,7 +12,6 @@ import pytest
 from judged_rows import span
 
 from fgrlhf.base.errors import UserError
-from fgrlhf.base.program import run_main
 from fgrlhf.base.records import DataError
 from fgrlhf.data.judgements import Judgement
 from fgrlhf.reward_utils import BLANK, load_segmenter
@@ -40,7 +39,6 @@ from tasks.qa_feedback.reward_modeling.create_rm_files import (
     relevance_example,
     relevance_tags,
 )
-from tasks.qa_feedback.reward_modeling.create_rm_files import main as program
 
 SEGMENTER = load_segmenter(BLANK)
 SCRIPT = Path(__file__).parents[1] / "tasks/qa_feedback/reward_modeling/create_rm_train_files.sh"
@@ -390,17 +388,6 @@ def test_the_script_writes_beside_the_data(tmp_path):
         *(f"{name}/{file}.json" for name in FOLDERS for file in ("train", "dev", "segmenter")),
     }
     assert "NF-ERR_subsentence/train.json: 1 of 1 rows; segments: O 3 (100.0%)" in done.stdout
-
-
-def test_the_program_reports_bad_rows_without_a_traceback(tmp_path, monkeypatch, capsys):
-    write_rows(tmp_path, {**row().raw, "preference": [1]})
-    monkeypatch.setattr(sys, "argv", ["create_rm_files", f"data_dir={tmp_path}"])
-    with pytest.raises(SystemExit) as stopped:
-        run_main(program)
-    assert stopped.value.code == 2
-    line = capsys.readouterr().err.splitlines()[1]
-    assert line.startswith("  row 1, `preference`: has 1 entries, must have 6")
-    assert not (tmp_path / "COMP_sequence").exists()
 
 
 def test_similarity_in_a_script_without_spaces_is_difflibs_over_characters():

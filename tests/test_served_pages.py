@@ -75,22 +75,6 @@ def test_the_same_bytes_as_from_disk(chromium, tmp_path):
         assert len(compared.doc["seen"]) == 4  # what the rows do not have
 
 
-def test_two_annotators_get_different_items(chromium, tmp_path):
-    with (
-        serving(tmp_path, items=2) as server,
-        visiting(chromium, server) as a,
-        visiting(chromium, server, who="ben") as b,
-    ):
-        assert {tab.inner_text("#item-title") for tab in (a, b)} == {"Question 0?", "Question 1?"}
-        for tab in (a, b):
-            press(tab, "n", "Control+Enter")
-        for tab in (a, b):
-            tab.wait_for_selector("#empty:not([hidden])")
-        stored = read_database(server.db, "qa_feedback").submissions
-        assert sorted(entry.annotator for entry in stored) == ["anna", "ben"]
-        assert Client(server.port, "anna").next() is None
-
-
 def test_a_killed_server_loses_nothing(chromium, tmp_path):
     server = Server(tmp_path, items=2).start()
     try:
@@ -542,17 +526,3 @@ def test_of_two_windows_one_is_chosen_and_no_work_is_lost_unasked(chromium, stud
             corrected(window, f"Of the {chosen} window.")
         assert work.draft(0)["corrected-prediction"] == f"Of the {chosen} window."
         tab.noise.clear()  # the browser logs the refusal
-
-
-def test_two_tabs_of_a_browser_work_for_two_annotators(chromium, study):
-    with at_work(chromium, study) as work:
-        tab, other = work.tab, work.tab.context.new_page()
-        other.goto(f"http://127.0.0.1:{work.link.port}/templates/annotation.html#annotator=other")
-        other.wait_for_selector("#work:not([hidden])")
-        press(tab, "n", "Control+Enter")
-        said(tab, "This is the next item")
-        reload(tab)
-        assert tab.inner_text("#who") == work.who
-        assert f"{work.who}: 1 of 3 done" in tab.inner_text("#position")
-        assert "other: 0 of 3 done" in other.inner_text("#position")
-        assert len(work.submissions) == 1

@@ -302,15 +302,6 @@ def test_the_dialog_can_be_left_and_a_submission_skipped_afterwards(chromium, tm
         assert len(json.loads(downloaded(tab))) == 2
 
 
-def test_skipping_on_the_comparison_page(chromium, tmp_path):
-    with opened(chromium, "comparison", items=ITEMS[:2], tmp_path=tmp_path) as tab:
-        skip_by_keys(tab, "3", "Enter")
-        assert "Item 1 is skipped" in tab.inner_text("#message")
-        press(tab, *"000000", "Control+Enter")
-        assert [row["question"] for row in json.loads(downloaded(tab))] == ["Question 1?"]
-        assert saved(tab, "#record")[1]["skipped"]["reason"] == "offensive"
-
-
 def test_a_task_without_reasons_cannot_skip(chromium, tmp_path):
     with opened(chromium, where=page_with(task_with(tmp_path, skip_reasons=[]), [ROW])) as tab:
         press(tab, "s")

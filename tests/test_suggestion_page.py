@@ -4,8 +4,7 @@ import copy
 import json
 from pathlib import Path
 
-from made_tasks import ROW as MADE_ROW
-from made_tasks import THREE_SUGGESTED, page_with, suggested, task_with
+from made_tasks import THREE_SUGGESTED, suggested
 from page_helpers import (
     ITEM,
     QA,
@@ -28,9 +27,6 @@ from interface_html.items import read_items
 from interface_html.pages import self_contained
 from interface_html.stored import read_database
 from interface_html.submissions import SubmissionsSettings, write_submissions
-
-KINDS = [kind.name for kind in QA.schema.errors if kind.needs == "nothing"]
-ROW = {key: value for key, value in ITEM.items() if key != "id"}
 
 
 def item(suggestions=THREE_SUGGESTED, **values) -> dict:
@@ -211,39 +207,6 @@ def test_accepting_what_needs_evidence_asks_for_it(chromium, tmp_path):
         press(tab, "Shift+ArrowRight", "Enter")
         assert errors(tab)[2]["explanation"] == "The cat"
         assert [one["origin"]["verdict"] for one in errors(tab)] == ["accepted"] * 3
-
-
-def test_all_sure_suggestions_are_accepted_where_marks_may_overlap(chromium, tmp_path):
-    """Only the same kind with the same span is in the way."""
-    crossing = [suggested(KINDS[0], 4, 11), suggested(KINDS[0], 8, 14), suggested(KINDS[1], 4, 11)]
-    for overlap, marked in ((True, 3), (False, 1)):
-        folder = tmp_path / str(overlap)
-        folder.mkdir()
-        task = task_with(folder, overlap=overlap, comment="none")
-        page = page_with(task, [{**MADE_ROW, "suggestions": crossing}])
-        with opened(chromium, where=page, tmp_path=tmp_path) as tab:
-            press(tab, "Shift+Y")
-            assert tab.locator("#errors > li").count() == marked
-
-
-def test_served_suggestions_can_be_decided_beside_gold_items(chromium, tmp_path):
-    judged = {"errors": [], "missing-info": [], "corrected-prediction": TEXT}
-    write_json(tmp_path / "items.json", [item(id="a")])
-    write_json(tmp_path / "gold.json", [item(id="g", question="Gold?", feedback=judged)])
-    files = {"items": tmp_path / "items.json", "gold": tmp_path / "gold.json"}
-    with serving(tmp_path, **files, gold_every=2) as server:
-        with visiting(chromium, server) as tab:
-            for _ in range(2):
-                title = tab.text_content("#item-title")
-                assert underlined(tab) == [1, 2, 9, 10, 11]
-                press(tab, "x", "x", "x", "x", "n", "Control+Enter")
-                wait_until(
-                    tab,
-                    "title => document.querySelector('#item-title').textContent !== title"
-                    " || !document.querySelector('#empty').hidden",
-                    title,
-                )
-        assert len(read_database(server.db, "qa_feedback").all_submissions) == 2
 
 
 def test_suggestions_survive_reloads_and_the_downloaded_file(chromium, tmp_path):

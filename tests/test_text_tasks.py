@@ -32,7 +32,6 @@ NAMES = (
     "totto",
 )
 GPT2_TASKS = ("daily_dialog", "imdb")  # the others have a T5 at paper scale
-MAX_LINES = 120  # of Python in the folder of a task, without its tests
 
 
 def task_of(name: str) -> Task:
@@ -86,16 +85,6 @@ def test_both_sentiments_and_all_intents_are_in_the_training_rows(data):
     assert labels("daily_dialog") == {"inform", "question", "directive", "commissive"}
     demonstrations = read_json(data / "imdb" / "sft.json")
     assert demonstrations and all(row["label"] == 1 for row in demonstrations)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_task_is_thin(name):
-    files = (ROOT / "tasks" / name).rglob("*.py")
-    lines = []
-    for path in files:
-        if "tests" not in path.parts:
-            lines += path.read_text(encoding="utf-8").splitlines()
-    assert len(lines) <= MAX_LINES
 
 
 # ---- configs -------------------------------------------------------------------------------------
@@ -359,10 +348,3 @@ def test_the_pages_mark_spans_compare_and_rate_two_outputs(name):
     assert schema.task == task.name == name
     assert schema.pages == ("annotation", "comparison", "rating")
     assert len(schema.fields.outputs) == 2
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_script_of_a_task_is_two_lines(name):
-    path = ROOT / "tasks" / name / "run.sh"
-    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line[:1] != "#"]
-    assert len(lines) == 2

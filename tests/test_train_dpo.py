@@ -258,29 +258,6 @@ def test_refused_before_anything_is_loaded(argument, message, world, no_model):
     assert not (world / "fine_grained_dpo").exists()
 
 
-def test_dpo_without_pairs_is_refused_before_anything_is_loaded(world, no_model):
-    raw = [r.raw for r in read_feedback(world / "train_feedback.json")]
-    for r in raw:
-        r["feedback"].update({"errors": [], "missing-info": [], "corrected-prediction": ""})
-    write_json(world / "train_feedback.json", raw)
-    message = "has no pairs to learn from: it has 4 rows, and no row has a corrected answer"
-    with pytest.raises(UserError, match=message):
-        dpo.main(FINE_GRAINED)
-    assert not (world / "fine_grained_dpo").exists()
-
-
-@pytest.mark.parametrize("scale", ["", "mini_"])
-@pytest.mark.parametrize(
-    "yml, pairs", [("dpo_config", "preference"), ("fine_grained_dpo_config", "corrected")]
-)
-def test_shipped_files_are_read(yml, pairs, scale, monkeypatch):
-    monkeypatch.setenv("OUTPUT_DIR", "o")
-    monkeypatch.setenv("DATA_DIR", "d")
-    loaded = load_config(DPOConfig, TRAINING / f"{scale}{yml}.yml")
-    assert loaded.data.pairs == pairs and (loaded.dpo.span_weight > 1) == (pairs == "corrected")
-    assert loaded.logging.save_dir == f"o/{loaded.logging.run_name}"
-
-
 def test_corrected_answers_become_examples(world, monkeypatch, capsys):
     out = world / "train_corrected.json"
     files = [f"feedback={world}/train_feedback.json", f"questions={world}/train.json"]
@@ -292,18 +269,6 @@ def test_corrected_answers_become_examples(world, monkeypatch, capsys):
     assert "corrected answers" in capsys.readouterr().out
     questions = {q["text"] for q in read_json(world / "train.json")}
     assert {r["text"] for r in result} <= questions
-
-
-@pytest.mark.parametrize("yml", ["corrected_sft_config", "mini_corrected_sft_config"])
-def test_corrected_sft_goes_on_from_sft(yml, monkeypatch):
-    from sft.config import SFTConfig
-
-    monkeypatch.setenv("OUTPUT_DIR", "o")
-    monkeypatch.setenv("DATA_DIR", "d")
-    loaded = load_config(SFTConfig, TRAINING / f"{yml}.yml")
-    assert loaded.model.ckpt == "o/sft"
-    assert loaded.data.train_file == "d/train_corrected.json"
-    assert loaded.logging.save_dir == "o/corrected_sft"
 
 
 @pytest.mark.parametrize("kind", with_slow(["t5", "gpt2"], lambda kind: kind == "gpt2"))
@@ -342,9 +307,3 @@ def test_adapters_are_trained_through_the_entry_point(kind, world, monkeypatch):
     with torch.no_grad():
         expected_BT, logprobs_BT = trained(*batch)[0].logprobs_BT, loaded(*batch)[0].logprobs_BT
     torch.testing.assert_close(logprobs_BT, expected_BT, atol=1e-5, rtol=0)
-
-
-def test_dropout_of_adapters_needs_dropout(world):
-    message = "lora.dropout is 0.1, but train.dropout is false.*train.dropout=true"
-    with pytest.raises(UserError, match=message):
-        load_config(DPOConfig, TRAINING / "mini_dpo_config.yml", ["model.lora.dropout=0.1"])
