@@ -27,7 +27,7 @@ from fgrlhf.report.page import write_report
 from fgrlhf.report.plots import Point, Series
 from fgrlhf.report.records import Rollout, RunInfo
 from fgrlhf.report.samples import segment_table, token_table
-from tasks.qa_feedback.display import DISPLAY
+from tasks.qa_feedback.display import DISPLAY, prompt_parts
 
 
 @pytest.fixture(autouse=True)
@@ -269,6 +269,16 @@ def test_the_table_of_tokens_has_all_their_values():
         ["b", "\N{MINUS SIGN}0.50", "+0.20"],
         ["(blank)", "+0.00", "–"],
     ]
+
+
+def test_passages_are_readable():
+    prompt = "question: Q? context: wikipage: A text: One | two. | wikipage: B text: Three."
+    assert prompt_parts(prompt) == [
+        ("question", "Q?"),
+        ("passages", "A: One | two."),
+        ("passages", "B: Three."),
+    ]
+    assert prompt_parts("question: Q? context: wikipage: A")[1] == ("passages", "A")
 
 
 def test_the_whole_pipeline_is_not_a_stage(tmp_path):
