@@ -108,11 +108,3 @@ def test_the_table_by_hand():
         "Random's mean AUC with 300 rows, 2 seeds: uncertainty reaches it with 200 rows, 67% of"
         " them (95% interval over seeds 200 to 200).\n"
     )
-
-
-def test_the_policy_must_exist(tmp_path):
-    for name in ("base_model/model.safetensors", "data/train.json"):
-        write_json(tmp_path / name, {})
-    settings = active.ActiveSettings(base_dir=str(tmp_path), output_dir=str(tmp_path / "out"))
-    with pytest.raises(UserError, match="fine_grained/best is not the folder of a policy"):
-        active.plan(settings)

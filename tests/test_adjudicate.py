@@ -455,22 +455,6 @@ def test_the_server_refuses_what_is_not_decided(tmp_path):
         assert "uuid" in problems()
 
 
-def test_three_people_fit_into_the_window(chromium, tmp_path):
-    for width in (390, 1440):
-        view = {"width": width, "height": 900}
-        with opened(chromium, items=[three()], tmp_path=tmp_path, viewport=view) as tab:
-            assert tab.evaluate("document.documentElement.scrollWidth") <= width
-            boxes = [one.bounding_box() for one in tab.locator("#annotations button").all()]
-            assert all(box["x"] >= 0 and box["x"] + box["width"] <= width for box in boxes)
-            text, first = (
-                tab.locator(one).bounding_box() for one in ("#text", ".difference >> nth=0")
-            )
-            if width == 1440:  # beside each other, in full width
-                assert first["x"] > text["x"] + text["width"]
-                assert text["width"] + first["width"] > 0.9 * width
-                assert first["y"] < 400
-
-
 def test_annotations_that_cannot_be_shown_are_left_out(chromium, tmp_path):
     wrong = [
         {"annotations": "x"},

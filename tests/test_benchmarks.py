@@ -18,10 +18,7 @@ from benchmarks import (
     measure,
     ours,
     precision,
-    profile,
-    ranks,
     reward_service,
-    update,
     workload,
 )
 from fgrlhf.base.errors import UserError
@@ -83,12 +80,6 @@ def test_a_prompt_has_the_tokens_it_is_asked_for(tokens):
     assert len(ids) == tokens and workload.tokenizer(2000).unk_token_id not in ids
 
 
-def test_prompt_lengths_are_quantiles_of_real_ones():
-    size = replace(SMALL, prompts=41, prompt_tokens=None, input_limit=1024)
-    assert sum(workload.prompt_lengths(size)) / 41 == pytest.approx(657, rel=0.03)
-    assert max(workload.prompt_lengths(replace(size, input_limit=500))) == 500
-
-
 def test_the_row_of_a_decoder(monkeypatch):
     monkeypatch.setattr(causal, "CHECKED", {**causal.CHECKED, "prompt_tokens": 10})
     lines = []
@@ -104,12 +95,6 @@ def test_a_decoder_that_computes_something_else_is_not_timed(tmp_path, monkeypat
     monkeypatch.setattr(causal, "reward_of", lambda text: float(text.count("1")))
     with pytest.raises(UserError, match="gradients from the same samples differ"):
         causal.checked(tmp_path, SMALL_DECODER)
-
-
-@pytest.mark.parametrize("top_layers", [None, 1])
-def test_updates_are_timed_in_both_precisions(top_layers):
-    result = update.measure(SMALL_DECODER, top_layers, repetitions=1)
-    assert set(result["cpu_seconds"]) == {"fp32", "bf16"} and result["ratio"] > 0
 
 
 # ---- FLOPs ---------------------------------------------------------------------------------------
@@ -195,17 +180,6 @@ def test_a_process_that_fails_says_why(monkeypatch, ends, message):
         harness.in_processes("test_benchmarks:process_that", {"ends": ends})
 
 
-def test_numbers_and_parts_of_a_document(tmp_path):
-    numbers = [harness.number(x) for x in (0, 0.01234, 1.234, 123.4, 12345.0)]
-    assert numbers == ["0", "0.0123", "1.23", "123", "12,345"]
-    document = tmp_path / "a.md"
-    document.write_text("x\n<!-- bench -->\nold\n<!-- /bench -->\ny\n")
-    harness.replace_part(document, "bench", "new\n")
-    assert document.read_text() == "x\n<!-- bench -->\nnew\n<!-- /bench -->\ny\n"
-    with pytest.raises(UserError, match="no place for `other`"):
-        harness.replace_part(document, "other", "new")
-
-
 def test_bench_json_has_the_stated_keys(tmp_path, monkeypatch):
     def measured(size, side, *rest):
         peaks = dict.fromkeys(measure.PHASES, 200.0)
@@ -223,52 +197,6 @@ def test_bench_json_has_the_stated_keys(tmp_path, monkeypatch):
     assert (peak["baseline"], peak["ours"], peak["ratio"]) == (400, 250, 1.6)
     assert peak["ratio_without_imports"] == 2.0
     assert "| updates |" in (tmp_path / "bench.md").read_text()
-
-
-def test_unknown_sizes_are_refused():
-    with pytest.raises(UserError, match="huge.*choose from tiny"):
-        bench.BenchSettings(sizes="tiny,huge").chosen()
-    assert [size.samples for size in bench.BenchSettings(sizes="tiny", samples=2).chosen()] == [2]
-    assert bench.BenchSettings(sizes="smollm2").chosen() == []
-
-
-def test_ranks_puts_every_point_into_table_and_plot(tmp_path, monkeypatch):
-    """A pretended measurement: `ddp` needs 1,000 MB more than `fsdp2`."""
-
-    def measured(size, strategy):
-        peak = size.prompts + size.prompt_tokens + size.answer_tokens
-        peak += 1000 if strategy == "ddp" else 0
-        return {"build": 1.0, "rollout": peak, "update": peak + 0.4}
-
-    monkeypatch.setattr(ranks, "measured", measured)
-    results, plot = tmp_path / "RESULTS.md", tmp_path / "plots" / "ranks.svg"
-    results.write_text("before\n<!-- ranks -->\nold\n<!-- /ranks -->\nafter\n")
-    where = {"output_dir": str(tmp_path), "plot": str(plot), "results": str(results)}
-    ranks.run(ranks.RanksSettings(points=2, **where))
-    text = results.read_text()
-    # 2 prompts of 256 tokens, answers of 100, unless the axis says otherwise
-    assert "| prompts of a step | 4 | 1,360 | 1,360 | 360 | 360 |" in text
-    assert "| tokens of a prompt | 128 | 1,230 | 1,230 | 230 | 230 |" in text
-    assert "![memory of a process](plots/ranks.svg)" in text
-    assert plot.read_text().count("fsdp2, update") == 3
-    assert json.loads((tmp_path / "ranks.json").read_text())["prompts"]["ddp"][1]["x"] == 4
-
-
-def test_profile_names_every_phase(monkeypatch):
-    monkeypatch.setitem(profile.SIZES, "small", SMALL)
-    text = profile.run(profile.ProfileSettings(size="small", threads=1, top=3))
-    for phase in measure.PHASES:
-        assert f"| {phase} |" in text and f"{phase}, by operators' own time" in text
-    assert text.count("aten::") >= 8
-
-
-@pytest.mark.slow
-def test_sides_in_processes_of_their_own(equality):
-    for side in measure.SIDES:
-        result = measure.measured(SMALL, side, 1, equality.responses, reps=2)
-        assert len(result["seconds"]) == 2 and set(result["peak_mb"]) == set(measure.PHASES)
-        assert 0 < result["imports_mb"] <= max(result["peak_mb"].values())
-    assert set(ranks.measured(SMALL, "fsdp2")) == {"build", "rollout", "update"}
 
 
 def test_the_share_that_a_reward_server_adds_by_hand():

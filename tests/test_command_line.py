@@ -12,8 +12,8 @@ from fgrlhf.algorithms import registry
 from fgrlhf.base.errors import UserError
 from fgrlhf.cli import completion, env, rl
 from fgrlhf.cli import main as command
-from fgrlhf.cli.command_line import settings_from, task_and_rest
-from fgrlhf.cli.main import ALGORITHMS, COMMANDS, usage
+from fgrlhf.cli.command_line import settings_from
+from fgrlhf.cli.main import ALGORITHMS
 from fgrlhf.configs.strict import StrictModel
 from interface_html.command import PROGRAMS
 
@@ -97,13 +97,6 @@ def test_the_usage_of_a_module_names_it(name, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         settings_from(Settings, ["--help"])
     assert capsys.readouterr().out.startswith("usage: python -m tasks.words.data [key=value ...]\n")
-
-
-def test_without_a_task_the_usage_names_the_command(capsys):
-    with pytest.raises(SystemExit) as stopped:
-        task_and_rest(["--help"], "usage: fgrlhf evaluate TASK policy=... [key=value ...]")
-    assert stopped.value.code == 0
-    assert "`fgrlhf evaluate TASK --help` lists the keys" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("flag", ["-h", "--help"])
@@ -201,16 +194,3 @@ def test_an_argument_in_another_encoding_is_refused():
     ended = subprocess.run(program, cwd=ROOT, capture_output=True, text=True)
     assert ended.returncode == 2
     assert ended.stderr.startswith("error: the argument json=\\udce9 is not valid text: its bytes")
-
-
-def test_the_usage_of_env(capsys):
-    with pytest.raises(SystemExit):
-        env.main(["--help"])
-    assert capsys.readouterr().out.startswith("usage: fgrlhf env [json=true]\n")
-
-
-def test_the_list_of_commands_is_a_table():
-    lines = [line for line in usage().splitlines() if line.startswith("  ")]
-    descriptions = {line[49:] for line in lines}
-    assert len(lines) == len(COMMANDS)
-    assert descriptions == {description for _, _, description in COMMANDS.values()}

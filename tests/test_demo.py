@@ -1,7 +1,5 @@
 """The stages of `make demo` at both scales."""
 
-from pathlib import Path
-
 import pytest
 
 from fgrlhf.base.errors import UserError
@@ -51,15 +49,6 @@ def test_fine_tuning_uses_all_lanes(tmp_path):
         if waiting.intersection(stage.needs):
             waiting.add(stage.name)
     assert waiting == {stage.name for stage in listed} - {"make_small"}
-
-
-def test_every_stage_reads_the_configs_of_its_scale(tmp_path):
-    for scale, other in ((MINI, SMALL), (SMALL, MINI)):
-        for stage in demo.stages(scale, tmp_path, lanes=2):
-            configs = [Path(read).name for read in stage.reads if read.endswith(".yml")]
-            foreign = [name for name in configs if name.startswith(f"{other.name}_")]
-            # train_sft.sh names the pre-training config of mini scale at every scale
-            assert set(foreign) <= {"mini_pretrain_config.yml"}, stage.name
 
 
 def test_small_scale_fetches_its_model_and_every_stage_depends_on_it(tmp_path, monkeypatch):

@@ -472,19 +472,6 @@ def test_letters_of_other_scripts_are_keys_too(chromium, tmp_path):
         assert tab.is_checked("input[value=ranks]")
 
 
-def test_many_items_open_and_respond_quickly(chromium, tmp_path):
-    """The states are parsed once, however many keys are pressed."""
-    with opened(chromium, items=items_of(300), tmp_path=tmp_path) as tab:
-        tab.evaluate(
-            "() => { const parse = JSON.parse; window.parsed = 0;"
-            " JSON.parse = (...given) => { window.parsed += 1; return parse(...given); }; }"
-        )
-        press(tab, "Escape", "Home", "1")
-        first = tab.evaluate("window.parsed")
-        press(tab, "ArrowRight", "ArrowRight", "ArrowRight", "4")
-        assert tab.evaluate("window.parsed") - first < 30
-
-
 def test_a_long_history_is_cut_by_its_size(chromium):
     with opened(chromium, items=None) as tab:
         left, size, last = tab.evaluate(

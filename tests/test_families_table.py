@@ -37,21 +37,6 @@ def test_a_type_without_a_small_model(tmp_path, monkeypatch):
     assert families.examine("gpt2", False, tmp_path)["built"].startswith("its config class leaves")
 
 
-def test_the_table_of_a_document(rows, tmp_path):
-    types = {**TYPES, "blt": False}
-    text = families.table({**rows, "blt": {"built": "it is too large"}}, types)
-    assert "2 of 4 types are policies" in text
-    assert "| llama | decoder |" in text and "| t5 | encoder-decoder |" in text
-    assert "| wrong in texts that are longer than its window | moshi* |" in text
-    assert "no small model could be built: blt." in text
-    document = tmp_path / "models.md"
-    document.write_text(f"before {families.START} old {families.END} after", encoding="utf-8")
-    families.write_table(text, document)
-    written = document.read_text(encoding="utf-8")
-    assert written.startswith("before ") and written.endswith(" after") and "old" not in written
-    assert text in written
-
-
 def test_a_run_continues_with_the_types_that_have_no_row(tmp_path, monkeypatch):
     examined = []
 

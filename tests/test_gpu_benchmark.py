@@ -57,19 +57,6 @@ def test_a_reward_model_that_changes_when_it_is_saved_is_noticed(monkeypatch):
     assert gpu.reward_model_difference(gpu.REHEARSAL) > 0.01
 
 
-def test_the_document(monkeypatch):
-    monkeypatch.setattr(gpu, "device_name", lambda: "NVIDIA H100 80GB HBM3")
-    left_out = ("t5_base", "sharded")
-    results = {name: piece(True) for name, piece in gpu.PIECES.items() if name not in left_out}
-    text = gpu.document(json.loads(json.dumps(results)), {"t5_base": "out of memory"})
-    assert "NVIDIA H100 80GB HBM3, peak 989 TFLOP/s in bf16" in text
-    assert "| policy - reference at step 0, nats | 0 |" in text
-    assert "| updates |" in text and "| update |" in text
-    assert "| Qwen2.5-7B, LoRA | 0.0 |" in text
-    assert "a decoder of 0.6 billion weights, GRPO, 2 prompts" in text
-    assert "**t5_base** has no result: out of memory." in text
-
-
 @pytest.mark.slow
 def test_sharded_models_in_one_process_equal_whole_ones(monkeypatch):
     result = gpu.sharded(rehearsal=True)
@@ -120,11 +107,3 @@ def test_finished_pieces_are_not_run_again(pieces, settings, tmp_path):
     errors.clear()
     gpu.run(settings)
     assert started == ["t5_base", "memory"] and "paper_step" in document.read_text()
-
-
-def test_the_minutes_are_kept(pieces, settings, monkeypatch):
-    clock = iter([0.0, 0.0, 400.0, *[550.0] * 4])
-    monkeypatch.setattr(gpu, "monotonic", lambda: next(clock))
-    missing = gpu.run_pieces(settings.model_copy(update={"minutes": 9.0}))
-    assert pieces[0] == ["correctness", "paper_step"] and list(missing) == list(gpu.PIECES)[2:]
-    assert "call `make gpu` again" in missing["t5_base"]

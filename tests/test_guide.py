@@ -1,14 +1,11 @@
 """The guideline panel of all pages, and the texts to judge by, which can be hidden."""
 
-import json
-
 import pytest
 from made_tasks import ROW, page_with, task_with
 from page_helpers import PHONE, QA, drag, in_view, opened, press, reload
 from rating_tasks import QUALITY
 
 from fgrlhf.base.errors import UserError
-from interface_html.format import Item
 from interface_html.server import guideline_sha256
 from interface_html.tasks import feedback_of
 
@@ -47,42 +44,10 @@ def test_the_guideline_is_read_and_the_texts_beside_are_hidden(chromium, tmp_pat
         assert tab.inner_text("#hide-sources") == "Hide texts"
 
 
-@pytest.mark.parametrize("width", [390, 1000])
-def test_in_a_narrow_window_the_correction_follows_the_marks(chromium, tmp_path, width):
-    with opened(chromium, tmp_path=tmp_path, viewport={"width": width, "height": 800}) as tab:
-        assert tab.is_visible("#guide-read") and not tab.is_visible("#guide .example")
-        parts = ("#guide", "#judge", "#marked", "#finish")
-        places = [tab.locator(part).bounding_box() for part in parts]
-        assert [box["y"] for box in places] == sorted(box["y"] for box in places)
-        assert len({box["x"] for box in places}) == 1
-        tab.set_viewport_size({"width": 1300, "height": 800})
-        tab.wait_for_selector("#marked #guide .example")
-
-
 @pytest.mark.parametrize("guidelines", [{"rating": ["x"]}, {"comparison": []}])
 def test_a_guideline_of_a_page_that_the_task_lacks_is_refused(tmp_path, guidelines):
     with pytest.raises(UserError, match="page_guidelines|guideline of the comparison page"):
         task_with(tmp_path, page_guidelines=guidelines)
-
-
-@pytest.mark.parametrize("name", ["qa_feedback", "hh_rlhf", "cnn_dailymail"])
-def test_the_answers_are_near_the_top_at_the_first_visit(chromium, name):
-    """The guideline of a comparison is about comparing, and the kinds of error are folded."""
-    schema = feedback_of(name).schema
-    outputs = {key: f"Text {key}." for key in schema.fields.outputs}
-    row = {key: outputs.get(key, "Short.") for key in schema.row}
-    row = {**row, "passages": [["Cat", "A cat sat."]]} if name == "qa_feedback" else row
-    task = feedback_of(name)
-    rows = [task.format.feedback_row(schema, Item("0", row))]
-    big = {"viewport": {"width": 1440, "height": 900}}
-    with opened(chromium, where=task.folder / "comparison.html", **big) as tab:
-        content = json.dumps(rows).encode()
-        file = {"name": "i.json", "mimeType": "application/json", "buffer": content}
-        tab.set_input_files("#file", file)
-        tab.wait_for_selector("#work:not([hidden])")
-        assert tab.is_visible("#guide-read")
-        assert tab.locator("#outputs").bounding_box()["y"] < 600
-        assert not any(kind.help in tab.inner_text("#compare") for kind in schema.errors)
 
 
 @pytest.mark.parametrize("name", ["qa_feedback", "detoxification", "translation", "hh_rlhf"])

@@ -155,16 +155,6 @@ def test_english_questions_by_hand():
     assert language_of(None) is None
 
 
-def test_names_of_the_english_world():
-    persons, places = ENGLISH.pools["persons"].names, ENGLISH.pools["places"].names
-    assert len(set(persons)) == len(persons) >= 140
-    assert len(set(places)) == len(places) >= 60
-    first, last = ({name.split()[i] for name in persons} for i in (0, 1))
-    words = [*first, *last, *places]
-    assert len(set(words)) == len(words)
-    assert not [a for a in words for b in words if a != b and b.startswith(a)]
-
-
 # ---- rows, oracle and annotator in English -------------------------------------------------------
 
 
@@ -174,17 +164,6 @@ def test_english_gold_answers_are_perfect():
         truth = judge(row["question"], row["passages"], row["answer"][0])
         assert truth.gold == truth.relevance == truth.factuality == truth.completeness == 1
         assert len(truth.subsentences) in (6, 9)
-
-
-def test_english_pages_have_fillers_up_to_the_least_number_of_sentences():
-    fillers = 0
-    for i in range(100):
-        item = make_item(0, "dev", i, ENGLISH)
-        sentences = sum(len(page.statements) for page in item.order)
-        claims = sum(len(page.claims) for page in item.order)
-        assert sentences == max(claims, ENGLISH.least_sentences)
-        fillers += sentences - claims
-    assert fillers > 100
 
 
 def test_a_claim_in_another_form_is_supported():

@@ -59,21 +59,6 @@ def test_gold_answers_are_perfect_and_of_six_to_ten_subsentences():
     assert {len(j.subsentences) for j in judged} == {6, 9}
 
 
-def test_values_are_unique_inside_an_item():
-    for i in range(100):
-        item = make_item(0, "train", i)
-        values = [claim.value for page in item.order for claim in page.claims]
-        assert len(values) == len(set(values))
-
-
-def test_distractors_are_there():
-    items = [make_item(0, "train", i) for i in range(300)]
-    assert 0.1 < sum(bool(item.distractors) for item in items) / 300 < 0.3
-    assert all(
-        any(c.verb not in item.asked for c in page.claims) for item in items for page in item.pages
-    )
-
-
 def test_demonstrations_without_errors_are_gold():
     item = make_item(0, "sft", 1)
     assert demonstration(random.Random(0), item, NO_ERRORS) == gold_sentences(item)

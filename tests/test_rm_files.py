@@ -28,7 +28,6 @@ from tasks.qa_feedback.reward_modeling.coverage import (
     completeness_preference,
     coverage,
     needed_sentences,
-    normalise,
 )
 from tasks.qa_feedback.reward_modeling.create_rm_files import (
     FOLDERS,
@@ -243,15 +242,6 @@ def test_similarity_is_difflibs_on_random_texts():
                 assert matcher.similarities(subsentence).tolist() == expected
                 checked += len(expected)
     assert checked > 800
-
-
-def test_similarity_is_difflibs_on_real_rows(qa_feedback):
-    for real in read_feedback(qa_feedback / "dev_feedback.json")[:3]:
-        matcher, text = PassageMatcher(real.passages), normalise(real.corrected)
-        for start, end in SEGMENTER.subsentences(text):
-            subsentence = text[start:end]
-            expected = [slow_similarity(each, subsentence) for each in matcher.sentences]
-            assert matcher.similarities(subsentence).tolist() == expected
 
 
 def test_similarity_by_hand():

@@ -58,16 +58,6 @@ def test_an_item_from_beginning_to_file(tmp_path):
             assert out.read_text() == json.dumps([row.raw], indent=2) and "id" not in row.raw
 
 
-def test_drafts_come_back(client):
-    given = client.next()
-    address = f"/api/drafts/{given['id']}"
-    kept = client.call("PUT", address, {"revision": 0, "state": {"doc": "😀"}})
-    assert kept == (200, {"revision": 1, "held": True})
-    status, answer = client.call("PUT", address, {"revision": 0, "state": {}})
-    assert status == 409 and "another window" in answer["error"]
-    assert client.next()["draft"] == {"revision": 1, "state": {"doc": "😀"}}
-
-
 def with_error(**changes):
     return {"doc": {**DOC, "errors": [{**ERROR, **changes}]}}
 

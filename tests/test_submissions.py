@@ -25,7 +25,7 @@ from interface_html.database import Database
 from interface_html.format import Item
 from interface_html.items import read_items
 from interface_html.judged import judged_item, write_judgements
-from interface_html.judged_items import JudgedItem, judged_in_database
+from interface_html.judged_items import judged_in_database
 from interface_html.stored import read_database
 from interface_html.submissions import SubmissionsSettings, write_submissions
 from tasks.qa_feedback import judgements as qa_judgements
@@ -350,26 +350,6 @@ def test_a_long_mark_matches_one_of_two_in_it_by_both_doors(tmp_path, capsys, mo
         assert f"{name}: {text}" in of_study and f"{name}: {text}" in of_file
     page = (Path(agreement.__file__).parent / "templates" / "lead.js").read_text(encoding="utf-8")
     assert SPAN_F1.replace("span", "Span") in page
-
-
-def test_the_server_agrees_with_the_judgements_on_severities(severe, tmp_path):
-    """`fgrlhf feedback agreement` gives the ordinal alpha of the figures above."""
-    task, db = severe
-    figures = report(task, judged_in_database(task, str(db)))
-    name = "alpha, severities of matched spans (ordinal)"
-    assert figures[name].mean == 0
-    # three severities: both of r are one step apart, both of s are equal
-    order = [*SEVERITIES, {"name": "worst", "label": "Worst", "letter": "w", "key": "W"}]
-    longer = task_with(tmp_path, severities=order)
-    item = Item("r", longer.format.item_row(longer.schema, ROW, ""))
-    judged = [
-        JudgedItem(item, {"a": annotation(error(4, 11, a)), "b": annotation(error(4, 7, b))})
-        for a, b in [("minor", "major"), ("worst", "worst")]
-    ]
-    # margins 1, 1, 2: d(minor, major) = 1, d(major, worst) = 1.5, d(minor, worst) = 2.5;
-    # observed 2 * 1, expected 2 (1 * 1 + 2 * 2.25 + 2 * 6.25)
-    expected = 2 * (1 * 1 * 1 + 1 * 2 * 1.5**2 + 1 * 2 * 2.5**2)
-    assert report(longer, judged)[name].mean == pytest.approx(1 - 3 * 2 / expected)
 
 
 def test_marks_of_the_source_and_rows_of_the_server(severe, tmp_path):
