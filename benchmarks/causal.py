@@ -43,7 +43,7 @@ from benchmarks.peer_grpo import (
     work_of,
 )
 from benchmarks.workload import default_device, weights_device
-from fgrlhf.algorithms.grpo import EPS
+from fgrlhf.algorithms.advantages import EPS
 from fgrlhf.models.tiny import word_tokenizer
 from fgrlhf.utils import seeded
 

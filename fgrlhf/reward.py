@@ -287,7 +287,7 @@ class AtEnd:
         return {} if measures is None else measures(scores)
 
 
-def normalized(rewards: TokenReward, weights: Mapping[str, float]) -> TokenReward:
+def normalized(rewards: TokenReward) -> TokenReward:
     """w_k r_k / std_b(sum_t r_k): each reward divided by its std over the batch, then weighted.
 
     The std is taken over the responses to which the reward applies. No mean is subtracted: on
@@ -302,7 +302,7 @@ def normalized(rewards: TokenReward, weights: Mapping[str, float]) -> TokenRewar
             continue
         std = rewards_BT[applies_B].sum(1).std(correction=0)
         largest = rewards_BT[applies_B].abs().sum(1).max()
-        weight = abs(weights.get(name, 1.0))
+        weight = abs(rewards.weight(name))
         has_spread = std > ROUNDING * largest
         scaled[name] = rewards_BT * (weight / std) if has_spread else rewards_BT
     return replace(rewards, by_aspect=scaled)
@@ -354,7 +354,7 @@ class BasicReward(ABC):
             name: place_on_tokens(scores, rollout.char_ends, rollout.response_mask_BT)
             for name, scores in segments.items()
         }
-        return TokenReward(placed, segments, rollout.response_mask_BT)
+        return TokenReward(placed, segments, rollout.response_mask_BT, self.weights)
 
     @staticmethod
     def penalized(rewards: TokenReward, rollout: Rollout, kl_coef: float) -> Tensor:

@@ -295,8 +295,8 @@ class OnPolicyTrainer(PolicyTrainer):
     ) -> tuple[Tensor, Advantages]:
         """The KL-penalised rewards penalized_BT, and the advantages computed from them."""
         settings = self.config.algorithm
-        if self.config.train.normalize_aspects:
-            rewards = normalized(rewards, self.reward.weights)
+        if settings.normalize_aspects == "batch":
+            rewards = normalized(rewards)
         kl_coef = self.kl.coef if settings.kl_in == "reward" else 0.0
         penalized_BT = self.reward.penalized(rewards, rollout, kl_coef)
         advantages = self.algorithm.advantages(rollout, penalized_BT, rewards)

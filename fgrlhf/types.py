@@ -15,7 +15,7 @@ Masks are 1 on real tokens and 0 on padding. A response's mask includes its end-
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
@@ -124,6 +124,7 @@ class TokenReward:
     # aspect -> segments of each rollout; None if the reward does not apply to it
     segments: Mapping[str, Sequence[Sequence[SegmentScore] | None]]
     mask_BT: Tensor
+    weights: Mapping[str, float] = field(default_factory=dict)  # of the aspects; 1 if missing
 
     def __post_init__(self):
         for name, rewards_BT in self.by_aspect.items():
@@ -132,6 +133,10 @@ class TokenReward:
     def applies(self, name: str) -> list[bool]:
         """Whether the reward applies to each rollout. The others do not count in its means."""
         return [scores is not None for scores in self.segments[name]]
+
+    def weight(self, name: str) -> float:
+        """The weight in `by_aspect` of an aspect."""
+        return self.weights.get(name, 1.0)
 
     @property
     def total_BT(self) -> Tensor:  # noqa: N802

@@ -141,7 +141,7 @@ def test_every_architecture_trains_as_on_the_cpu(kind, tmp_path):
 
 def test_settings_of_the_loss_work_as_on_the_cpu(tmp_path):
     named = {"algorithm__entropy_coef": 0.01, "algorithm__kl_in": "loss"}
-    assert_trains_as_on_the_cpu(tmp_path, "gpt2", train__normalize_aspects=True, **named)
+    assert_trains_as_on_the_cpu(tmp_path, "gpt2", algorithm__normalize_aspects="batch", **named)
 
 
 @pytest.mark.parametrize("kind", ["t5", "llama"])

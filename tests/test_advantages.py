@@ -179,9 +179,8 @@ def test_segment_advantages_by_hand():
     assert out_BT.tolist() == [[6, 6, 4, 0], [4, 2, 2, 2], [5, 5, 0, 0]]
     all_BT = segment_baseline(to_go_BT, BEFORE, SEGMENT_MASK, one, leave_out=False)
     assert all_BT.tolist() == [[5, 5, 3, 0], [5, 3, 3, 3], [5, 5, 0, 0]]
-    made_BT = segment_advantages([(SEGMENTED, BEFORE, SEGMENT_MASK)] * 2, one, 1.0, leave_out=True)
-    # two equal aspects
-    assert made_BT.tolist() == [[-6, -6, -4, 0], [6, 4, 4, 4], [0, 0, 0, 0]]
+    made_BT = segment_advantages(SEGMENTED, BEFORE, SEGMENT_MASK, one, 1.0, leave_out=True)
+    assert made_BT.tolist() == [[-3, -3, -2, 0], [3, 2, 2, 2], [0, 0, 0, 0]]
 
 
 @pytest.mark.parametrize("leave_out", [True, False])
@@ -191,8 +190,8 @@ def test_a_response_to_which_a_reward_does_not_apply_is_left_out(leave_out):
     before_BT = torch.cat([BEFORE, torch.zeros(1, 4, dtype=torch.long)])
     mask_BT = torch.cat([SEGMENT_MASK, torch.zeros(1, 4, dtype=torch.long)])
     four, three = torch.zeros(4, dtype=torch.long), torch.zeros(3, dtype=torch.long)
-    made_BT = segment_advantages([(rewards_BT, before_BT, mask_BT)], four, 1.0, leave_out)
-    expected_BT = segment_advantages([(SEGMENTED, BEFORE, SEGMENT_MASK)], three, 1.0, leave_out)
+    made_BT = segment_advantages(rewards_BT, before_BT, mask_BT, four, 1.0, leave_out)
+    expected_BT = segment_advantages(SEGMENTED, BEFORE, SEGMENT_MASK, three, 1.0, leave_out)
     assert torch.equal(made_BT[:3], expected_BT) and made_BT[3].tolist() == [0, 0, 0, 0]
 
 
@@ -206,7 +205,7 @@ def test_one_segment_is_the_whole_response(leave_out, gamma):
     mask_BT = lengths_mask([3, 5, 1, 4, 4, 2])
     end_BT = torch.zeros(6, 5).scatter(1, mask_BT.sum(1, keepdim=True) - 1, RETURNS[:, None])
     nothing_before = torch.zeros_like(mask_BT)
-    segment_BT = segment_advantages([(end_BT, nothing_before, mask_BT)], GROUPS, gamma, leave_out)
+    segment_BT = segment_advantages(end_BT, nothing_before, mask_BT, GROUPS, gamma, leave_out)
     response_BT = response_advantages(end_BT, mask_BT, GROUPS, gamma, leave_out)
     torch.testing.assert_close(segment_BT[:, 0], response_BT[:, 0])
     if gamma == 1:
@@ -217,9 +216,8 @@ def test_empty_responses_and_padding():
     mask_BT = lengths_mask([0, 3], T=3)
     for poison in (0.0, float("nan")):
         rewards_BT = torch.tensor([[poison] * 3, [0.0, 1.0, 1.0]])
-        result = segment_advantages(
-            [(rewards_BT, BEFORE[:2, :3], mask_BT)], torch.zeros(2, dtype=torch.long), 1.0, True
-        )
+        one = torch.zeros(2, dtype=torch.long)
+        result = segment_advantages(rewards_BT, BEFORE[:2, :3], mask_BT, one, 1.0, True)
         # two zeros are compared
         assert result.tolist() == [[0, 0, 0], [2, 2, 1]]
 
@@ -262,9 +260,7 @@ def expected_gradient(K, leave_out, form):
     rows_B, group_B = groups_GK.flatten(), torch.arange(len(groups_GK)).repeat_interleave(K)
     rewards_BT, before_BT, mask_BT = rewards_NT[rows_B], before_NT[rows_B], mask_NT[rows_B]
     if form == "segment":
-        advantages_BT = segment_advantages(
-            [(rewards_BT, before_BT, mask_BT)], group_B, 1.0, leave_out
-        )
+        advantages_BT = segment_advantages(rewards_BT, before_BT, mask_BT, group_B, 1.0, leave_out)
     else:
         advantages_BT = response_advantages(rewards_BT, mask_BT, group_B, 1.0, leave_out)
     weight_B = chance_N.detach()[groups_GK].prod(1).repeat_interleave(K) / K
@@ -362,4 +358,4 @@ def test_every_response_needs_its_group():
     with pytest.raises(ValueError, match=message):
         segment_baseline(rewards_BT, index_BT, mask_BT, GROUP_OF_TWO, True)
     with pytest.raises(ValueError, match=message):
-        segment_advantages([(rewards_BT, index_BT, mask_BT)], GROUP_OF_TWO, 1.0, True)
+        segment_advantages(rewards_BT, index_BT, mask_BT, GROUP_OF_TWO, 1.0, True)

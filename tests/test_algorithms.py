@@ -15,7 +15,13 @@ from refusals import refusals
 from rl_helpers import CountWord, config, lengths_mask, metrics, rollout, trainer
 from slow import with_slow
 
-from fgrlhf.algorithms.config import GPGConfig, GRPOConfig, ReinforceConfig, RLOOConfig
+from fgrlhf.algorithms.config import (
+    GPGConfig,
+    GRPOConfig,
+    PPOConfig,
+    ReinforceConfig,
+    RLOOConfig,
+)
 from fgrlhf.algorithms.gpg import GPG, gpg_scale
 from fgrlhf.algorithms.grpo import GRPO
 from fgrlhf.algorithms.protocol import check_returned
@@ -343,13 +349,70 @@ def test_normalised_aspects_by_hand():
         "c": torch.ones(2, 2),
     }
     segments = {name: [[], []] for name in aspects}
-    result = normalized(TokenReward(aspects, segments, mask_BT), {"a": 2.0, "b": -1.0})
+    result = normalized(TokenReward(aspects, segments, mask_BT, {"a": 2.0, "b": -1.0}))
     assert result.by_aspect["a"].tolist() == [[0, 6], [1, 1]]  # sums 6 and 2: std 2, weight 2
     assert result.by_aspect["b"].tolist() == [[-2, 0], [0, 0]]  # a weight keeps its sign
     assert result.by_aspect["c"].tolist() == [[1, 1], [1, 1]]  # no spread
-    doubled = normalized(TokenReward({"a": 5 * aspects["a"]}, segments, mask_BT), {"a": 2.0})
+    doubled = normalized(TokenReward({"a": 5 * aspects["a"]}, segments, mask_BT, {"a": 2.0}))
     # the reward model's scale is gone
     torch.testing.assert_close(doubled.by_aspect["a"], result.by_aspect["a"])
+
+
+def two_rewards(a_B, b_B, weights, group_B, judged_by_b):
+    """One-token responses with the rewards a and b; b applies to some of them."""
+    mask_BT = torch.ones(len(a_B), 1, dtype=torch.long)
+    old = rollout(mask_BT, values_BT=None, char_ends=((1,),) * len(a_B), group_B=group_B)
+    segments = {
+        "a": [[SegmentScore(0, None, float(value))] for value in a_B],
+        "b": [[SegmentScore(0, None, 1.0)] if is_judged else None for is_judged in judged_by_b],
+    }
+    values = {"a": weights["a"] * a_B, "b": weights["b"] * b_B * judged_by_b}
+    by_aspect = {name: value_B[:, None] for name, value_B in values.items()}
+    return old, TokenReward(by_aspect, segments, mask_BT, weights)
+
+
+@pytest.mark.parametrize("credit", ["segment", "response"])
+@pytest.mark.parametrize("unjudged", [(), (1, 6)])
+def test_aspects_normalised_by_group_as_in_trl(credit, unjudged):
+    """With one segment per response: each reward by its group, then the sum by the batch.
+
+    The numbers are those of `normalize_then_sum` of TRL 1.16, computed here in float64.
+    """
+    torch.manual_seed(0)
+    a_B, b_B = torch.randn(12), 100 * torch.randn(12)
+    group_B = torch.arange(12) // 4
+    judged = torch.ones(12, dtype=torch.bool)
+    judged[list(unjudged)] = False
+    weights = {"a": 2.0, "b": -0.5}
+    expected_B = torch.zeros(12, dtype=torch.double)
+    for name, values_B, counts in (("a", a_B, torch.ones(12) > 0), ("b", b_B, judged)):
+        for g in range(3):
+            rows = (group_B == g) & counts
+            values = values_B[rows].double() * weights[name]
+            # our eps is beside the weighted spread, TRL's beside the raw one: without eps, equal
+            expected_B[rows] += abs(weights[name]) * (values - values.mean()) / values.std()
+    expected_B /= expected_B.std()
+    old, rewards = two_rewards(a_B, b_B, weights, group_B, judged)
+    config = GRPOConfig(credit=credit, normalize_aspects="group")
+    result = GRPO(config).advantages(old, rewards.total_BT, rewards).advantages_BT[:, 0]
+    torch.testing.assert_close(result.double(), expected_B, rtol=1e-3, atol=1e-3)
+
+
+def test_an_aspect_without_spread_or_without_others_gives_no_advantage():
+    algorithm = RLOO(RLOOConfig(normalize_aspects="group"))
+    group_B = torch.tensor([0, 0, 1, 1])
+    a_B, b_B = torch.tensor([3.0, 3.0, 1.0, 2.0]), torch.tensor([5.0, 7.0, 1.0, 1.0])
+    judged = torch.tensor([True, False, True, True])
+    old, rewards = two_rewards(a_B, b_B, {"a": 1.0, "b": 1.0}, group_B, judged)
+    result_B = algorithm.advantages(old, rewards.total_BT, rewards).advantages_BT[:, 0]
+    half = 1 / 2**0.5  # of -1 and 1 with the standard deviation of two
+    assert result_B.tolist() == pytest.approx([0, 0, -half, half], abs=1e-3)
+
+
+def test_group_normalisation_needs_groups():
+    with pytest.raises(ValueError, match="ppo does not compare the samples of a prompt"):
+        PPOConfig(normalize_aspects="group")
+    assert PPOConfig(normalize_aspects="batch").normalize_aspects == "batch"
 
 
 @pytest.mark.parametrize("name", TWO)
@@ -359,7 +422,7 @@ def test_normalised_aspects_are_used_and_raw_ones_logged(name, tmp_path):
         folder = tmp_path / str(scale)
         aspects = CombinedReward({"cat": CountWord()}, {"cat": 2.0})
         aspects.aspects["cat"] = Scaled(scale)
-        changes = {"train__normalize_aspects": True, "train__total_episodes": 16}
+        changes = {"algorithm__normalize_aspects": "batch", "train__total_episodes": 16}
         make(folder, name, reward=aspects, **changes).train()
         curves.append(metrics(folder))
     for small, large in zip(*curves, strict=True):

@@ -1,12 +1,12 @@
 """Advantages and returns: pure functions of tensors."""
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
 from fgrlhf.algorithms.kl import kl_k1
 from fgrlhf.utils import ROUNDING, check_same_shape, check_shape
+
+EPS = 1e-4  # as in TRL: small differences between the samples of a prompt are not magnified
 
 
 def kl_penalized(
@@ -125,17 +125,23 @@ def group_mean(returns_B: Tensor, group_B: Tensor) -> Tensor:
 
 
 def group_std(returns_B: Tensor, group_B: Tensor) -> Tensor:
-    """std_B = sqrt(sum_j (R_j - mean)^2 / (K - 1)), over the K >= 2 samples of the same prompt."""
+    """std_B = sqrt(sum_j (R_j - mean)^2 / (K - 1)), over the K samples of a prompt; 0 of one."""
     check_same_shape(returns_B=returns_B, group_B=group_B)
     squared_deviations_B = (returns_B - group_mean(returns_B, group_B)) ** 2
     group_size_B = group_sum(torch.ones_like(returns_B), group_B)
-    return (group_sum(squared_deviations_B, group_B) / (group_size_B - 1)).sqrt()
+    return (group_sum(squared_deviations_B, group_B) / (group_size_B - 1).clamp(min=1)).sqrt()
+
+
+def judged_groups(group_B: Tensor, applies_B: Tensor) -> Tensor:
+    """group_B with a group of its own for each rollout to which a reward does not apply."""
+    own_B = group_B.max() + 1 + torch.arange(len(group_B), device=group_B.device)
+    return torch.where(applies_B, group_B, own_B)
 
 
 def group_spread(
     advantages_BT: Tensor, rewards_BT: Tensor, mask_BT: Tensor, group_B: Tensor
 ) -> Tensor:
-    """spread_B = sqrt(sum_j mean_t A_(j,t)^2 / (K - 1)), over the K >= 2 samples of a prompt.
+    """spread_B = sqrt(sum_j mean_t A_(j,t)^2 / (K - 1)), over the K samples of a prompt; 0 of one.
 
     For A_(j,t) = R_j - mean, the same on all tokens of response j, this is `group_std`. For
     advantages that differ within a response it also measures these differences, so it is not 0 if
@@ -151,19 +157,42 @@ def group_spread(
     tokens_B = mask_BT.sum(1).clamp(min=1)
     mean_square_B = (advantages_BT**2 * mask_BT).sum(1) / tokens_B
     group_size_B = group_sum(torch.ones_like(mean_square_B), group_B)
-    spread_B = (group_sum(mean_square_B, group_B) / (group_size_B - 1)).sqrt()
+    spread_B = (group_sum(mean_square_B, group_B) / (group_size_B - 1).clamp(min=1)).sqrt()
     size_B = group_sum((rewards_BT.abs() * mask_BT).sum(1), group_B)
-    return torch.where(spread_B > ROUNDING * size_B, spread_B, torch.zeros_like(spread_B))
+    has_spread_B = (group_size_B > 1) & (spread_B > ROUNDING * size_B)
+    return torch.where(has_spread_B, spread_B, torch.zeros_like(spread_B))
+
+
+def group_normalized(
+    advantages_BT: Tensor, rewards_BT: Tensor, mask_BT: Tensor, group_B: Tensor
+) -> Tensor:
+    """A / (max(std, spread) + eps): centred advantages in units of the samples of each group.
+
+    All segments of a prompt have the same divisor, so they stay comparable. The standard deviation
+    of the whole returns (`group_std`) can be 0 although segments differ. So the divisor is
+    `group_spread` where that is larger; it keeps the advantages of size 1. For whole responses the
+    two are equal. A group without any spread gets 0, since its advantages are rounding errors.
+
+    Args:
+      rewards_BT: the rewards they were computed from, see `group_spread`.
+    """
+    # The spread of the centred returns at the first token, not of the returns themselves: these
+    # count 0 for a reward that does not apply to a response.
+    std_B = group_std(advantages_BT[:, 0], group_B)
+    spread_B = group_spread(advantages_BT, rewards_BT, mask_BT, group_B)
+    divisor_B = torch.maximum(std_B, spread_B) + EPS
+    factor_B = torch.where(spread_B > 0, 1 / divisor_B, torch.zeros_like(divisor_B))
+    return advantages_BT * factor_B[:, None]
 
 
 def leave_one_out(returns_B: Tensor, group_B: Tensor) -> Tensor:
-    """b_i = sum_{j != i} R_j / (K - 1): the mean return of the prompt's other samples.
+    """b_i = sum_{j != i} R_j / (K - 1): the mean return of the prompt's other samples; 0 of none.
 
     Kool et al. 2019; Ahmadian et al. 2024, arXiv 2402.14740, eq. 8.
     """
     check_same_shape(returns_B=returns_B, group_B=group_B)
     group_size_B = group_sum(torch.ones_like(returns_B), group_B)
-    return (group_sum(returns_B, group_B) - returns_B) / (group_size_B - 1)
+    return (group_sum(returns_B, group_B) - returns_B) / (group_size_B - 1).clamp(min=1)
 
 
 def segment_baseline(
@@ -244,22 +273,18 @@ def response_advantages(
 
 
 def segment_advantages(
-    aspects: Sequence[tuple[Tensor, Tensor, Tensor]],
+    rewards_BT: Tensor,
+    index_BT: Tensor,
+    mask_BT: Tensor,
     group_B: Tensor,
     gamma: float,
     leave_out: bool,
 ) -> Tensor:
-    """advantages_BT = sum_k (G^k_t - b^k_t): reward-to-go minus `segment_baseline`, per aspect k.
+    """advantages_BT = G_t - b_t of one reward: reward-to-go minus `segment_baseline`.
 
     Args:
-      aspects: (rewards_BT, index_BT, mask_BT) of each aspect, of which there is at least one
-        (`build_aspects` refuses a config without a reward); index_BT as in `segment_baseline`.
-        mask_BT is 0 on the responses to which the reward does not apply: they get no advantage
-        from it, and it leaves them out of the baselines.
+      mask_BT: 0 on the responses to which the reward does not apply: they get no advantage from
+        it, and it leaves them out of the baselines.
     """
-    advantages_BT = torch.zeros_like(aspects[0][0])
-    for rewards_BT, index_BT, mask_BT in aspects:
-        to_go_BT = reward_to_go(rewards_BT, mask_BT, gamma)
-        baseline_BT = segment_baseline(to_go_BT, index_BT, mask_BT, group_B, leave_out)
-        advantages_BT += to_go_BT - baseline_BT
-    return advantages_BT
+    to_go_BT = reward_to_go(rewards_BT, mask_BT, gamma)
+    return to_go_BT - segment_baseline(to_go_BT, index_BT, mask_BT, group_B, leave_out)

@@ -65,6 +65,14 @@ class AlgorithmConfig(StrictModel):
     entropy_coef: Coefficient = Field(
         default=0.0, description="bonus on the entropy of the next token, in the loss"
     )
+    normalize_aspects: Literal["batch", "group"] | None = Field(
+        default=None,
+        description=(
+            "batch: divide each reward by its standard deviation over the batch's responses before"
+            " weighting; group: its advantages by their spread over the samples of a prompt; null:"
+            " no"
+        ),
+    )
 
     _unused: tuple[str, ...] = PrivateAttr(())
 
@@ -76,6 +84,17 @@ class AlgorithmConfig(StrictModel):
     def mistakes(self, run: RunSettings) -> list[str]:
         """Settings in other sections that do not fit this algorithm: one message each."""
         return []
+
+    @model_validator(mode="after")
+    def _compares_samples(self):
+        if self.normalize_aspects == "group" and not isinstance(self, GroupConfig):
+            names = ", ".join(kind.model_fields["name"].default for kind in GROUP_CONFIGS)
+            reason = (
+                f"group: {self.name} does not compare the samples of a prompt, as {names} do: use"
+                " batch"
+            )
+            refuse([("normalize_aspects", reason)])
+        return self
 
     @model_validator(mode="wrap")
     @classmethod
@@ -282,3 +301,6 @@ class GPGConfig(GroupConfig):
 
     name: Literal["gpg"] = "gpg"
     kl_in: Literal["reward", "loss"] = Field(default="loss", description=KL_IN)
+
+
+GROUP_CONFIGS = (RLOOConfig, GRPOConfig, GPGConfig)

@@ -9,7 +9,7 @@ tensors: no moments have to be reduced, and ranks cannot take different decision
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, TypeVar
 
 import torch
@@ -257,7 +257,7 @@ def _join_rewards(rewards: Sequence[TokenReward], mask_BT: Tensor) -> TokenRewar
         by_aspect[name] = _padded_cat(tensors, fill=0.0, left=False)
     for name in rewards[0].segments:
         segments[name] = [scores for reward in rewards for scores in reward.segments[name]]
-    return TokenReward(by_aspect, segments, mask_BT)
+    return TokenReward(by_aspect, segments, mask_BT, rewards[0].weights)
 
 
 def _padded_cat(tensors: Sequence[Tensor], fill: float, left: bool) -> Tensor:
@@ -272,8 +272,8 @@ def _padded_cat(tensors: Sequence[Tensor], fill: float, left: bool) -> Tensor:
 
 
 def _rewards_to(rewards: TokenReward, device: torch.device) -> TokenReward:
-    return TokenReward(
-        {name: rewards_BT.to(device) for name, rewards_BT in rewards.by_aspect.items()},
-        rewards.segments,
-        rewards.mask_BT.to(device),
+    return replace(
+        rewards,
+        by_aspect={name: values_BT.to(device) for name, values_BT in rewards.by_aspect.items()},
+        mask_BT=rewards.mask_BT.to(device),
     )

@@ -145,13 +145,6 @@ class RLTrainConfig(PolicyTrainConfig):
     dropout_in_rollouts: bool | None = Field(
         default=None, description="null: as `dropout`; false with dropout=true is as published (D4)"
     )
-    normalize_aspects: bool = Field(
-        default=False,
-        description=(
-            "divide each reward by its standard deviation over the batch's responses before"
-            " weighting"
-        ),
-    )
     shuffle: bool = Field(default=True, description="false: as published (D6)")
     average_microbatches: bool = Field(
         default=True, description="false: sum the losses of micro-batches, as published (D6)"

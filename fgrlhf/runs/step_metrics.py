@@ -55,8 +55,8 @@ def rollout_metrics(
 ) -> dict[str, float]:
     """Means over responses of rewards, KL (both summed over tokens) and length; critic metrics.
 
-    With `train.normalize_aspects`, `reward/penalized` is that of the normalised rewards; the
-    total and the rewards by name keep their units.
+    With `algorithm.normalize_aspects: batch`, `reward/penalized` is that of the normalised rewards;
+    the total and the rewards by name keep their units.
     """
     mask_BT = rollout.response_mask_BT
     kl_BT = (rollout.logprobs_BT - rollout.ref_logprobs_BT) * mask_BT
