@@ -16,7 +16,7 @@ TEXTS = {
     path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
     for package in PACKAGES
     for path in sorted((ROOT / package).rglob("*.py"))
-    if "tests" not in path.parts
+    if "tests" not in path.relative_to(ROOT).parts
 }
 FILES = {structure.module_name(file): file for file in TEXTS}
 PUBLIC = [module for package in PACKAGES for module in structure.public_modules(TEXTS, package)]

@@ -166,13 +166,6 @@ def test_files_without_records(study, capsys):
     assert {one.annotator for one in read_database("g.sqlite", "poems").all_submissions} == {*"xyz"}
 
 
-def test_spellings_of_one_name_are_one_annotator(study):
-    collected()
-    assert collected(files="anna.json", records="anna_record.json", annotators="ANNA") == 0
-    stored = read_database("f.sqlite", "poems").all_submissions
-    assert {one.annotator for one in stored} == set(SAID)
-
-
 def test_feedback_that_came_with_the_items_is_not_the_annotators(study):
     seconds = {"annotation": 10.0, "comparison": None, "rating": None}
     record = [entry("anna", str(number), seconds=seconds) for number in range(3)]

@@ -391,12 +391,3 @@ def test_suggestions_are_not_replaced(run, tmp_path):
     run(**models)
     with pytest.raises(UserError, match="item q0 has suggestions already"):
         run(source=str(tmp_path / "out.json"), out=str(tmp_path / "again.json"), **models)
-
-
-def test_the_command_line(run, tmp_path):
-    run(models="outputs/rel_rm", kinds={"F-ERR": "Irrelevant"})
-    first = (tmp_path / "out.json").read_text()
-    arguments = [f"source={tmp_path / 'items.json'}", f"out={tmp_path / 'again.json'}"]
-    arguments += ["models=outputs/rel_rm", "kinds={F-ERR: Irrelevant}"]
-    feedback(["suggest", "qa_feedback", *arguments])
-    assert (tmp_path / "again.json").read_text() == first
