@@ -26,19 +26,14 @@ from tasks.detoxification.data.mini_world import (
         ("nobody is a pig .", 0.0),
         ("i would never hurt ada .", 0.0),
         ('i saw " liar " on the door .', 0.0),
-        ("the road is wet .", 0.0),
-        ("omar is a liar and a clown .", 0.7),
         # a negation counts in its clause, and for what follows it
         ("omar is not really a liar , and ada is really old .", 0.0),
         ("omar is really a liar , and ada is not really old .", 0.7),
-        ("i did not see ada , the liar .", 0.7),
         ("what a liar omar is not .", 0.7),
         # quotation marks protect what is between them
         ('i saw " bread " near the pig .', 0.6),
-        ('" what a pig " said ada .', 0.0),
         ('" omar is a liar .', 0.7),  # not closed
         ('i saw " bread " and " a pig .', 0.6),
-        ("", 0.0),
     ],
 )
 def test_sentence_toxicity(sentence, value):
