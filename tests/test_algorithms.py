@@ -511,12 +511,6 @@ def test_two_halves_are_one_whole(name, kind, tmp_path):
     assert final[0] == final[1]
 
 
-def test_another_algorithm_is_not_continued(tmp_path):
-    make(tmp_path, "rloo").train(until=2)
-    with pytest.raises(UserError, match="algorithm.name: 'rloo' then, 'gpg' now"):
-        make(tmp_path, "gpg").train()
-
-
 # ---- refusals ------------------------------------------------------------------------------------
 
 

@@ -276,12 +276,3 @@ def test_a_draft_from_before_a_submission_is_refused(db):
         db.save_draft(given, 0, {"doc": "late"})
     assert error.value.status == 409
     assert db.assignment(given.id, "a").draft is None
-
-
-def test_tokens_outlive_the_server(db, clock):
-    token = db.new_token("anna")
-    db.close()
-    again = Database(db.path, "t", clock=clock)
-    assert again.annotator_of(token) == "anna"
-    assert again.has_token("anna") and not again.has_token("ben")
-    again.close()

@@ -382,22 +382,6 @@ def test_the_run_folder(tmp_path):
     assert sample["rewards"]["implied"][0] == pytest.approx(0.5 * sample["kl"][0], abs=1e-4)
 
 
-def test_the_reports_of_dpo_runs(tmp_path):
-    from fgrlhf.report.page import write_report
-
-    trainer(config(tmp_path / "dpo", evaluation__every_steps=5), evaluate=evaluate).train()
-    write_report(tmp_path, tmp_path / "report.html")
-    page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    for text in ("Margin of the implied rewards", "Accuracy on pairs", "implied"):
-        assert text in page
-
-
-def test_other_settings_are_not_mixed_in(tmp_path):
-    trainer(config(tmp_path)).train(until=2)
-    with pytest.raises(UserError, match="dpo.beta: 0.5 then, 0.25 now"):
-        trainer(config(tmp_path, dpo__beta=0.25)).train()
-
-
 @pytest.mark.parametrize("kind", ["t5", "gpt2"])
 def test_only_the_top_layers_are_trained(kind, tmp_path):
     ckpt = tmp_path / "start"

@@ -14,7 +14,6 @@ from fgrlhf.configs.strict import StrictModel
 from fgrlhf.pipeline.experiments import Experiment
 from fgrlhf.pipeline.stages import Pipeline, Stage
 from fgrlhf.pipeline.study import Plan, Study, markdown
-from tasks.experiments import __main__ as command
 from tasks.experiments.__main__ import STUDIES
 from tasks.experiments.stages import ROOT
 
@@ -150,16 +149,6 @@ def test_without_a_demo_the_message_names_it(case, tmp_path):
     settings = study.settings(base_dir=str(tmp_path), output_dir=str(tmp_path / "out"))
     with pytest.raises(UserError, match=r"base has no|has no .*: run `make demo` first"):
         study.plan(settings)
-
-
-def test_the_command_lists_its_studies(capsys):
-    command.main([])
-    assert all(f"  {name} " in capsys.readouterr().out for name in list(STUDIES)[:1])
-    with pytest.raises(UserError, match="there is no study `sience`: did you mean `science`"):
-        command.main(["sience"])
-    with pytest.raises(SystemExit):
-        command.main(["science", "--help"])
-    assert "usage: python -m tasks.experiments science" in capsys.readouterr().out
 
 
 # ---- the form ------------------------------------------------------------------------------------

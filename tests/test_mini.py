@@ -7,10 +7,9 @@ import pytest
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_json
-from fgrlhf.pipeline import stages
 from fgrlhf.report.spread import ONE_RUN
 from tasks.experiments import mini
-from tasks.experiments.mini import TASKS, MiniConfig, MiniTask, chosen_tasks, results, stage, table
+from tasks.experiments.mini import TASKS, MiniTask, chosen_tasks, results, stage, table
 
 ROOT = Path(__file__).parents[1]
 NOT_MINI = {"sentiment"}  # needs the pretrained model
@@ -41,30 +40,6 @@ def test_chosen_tasks():
     assert list(chosen_tasks(["numbers", "hanoi"])) == ["hanoi", "numbers"]
     with pytest.raises(UserError, match="`hannoi` is not among these tasks; did you mean"):
         chosen_tasks(["hannoi"])
-
-
-def test_the_table(tmp_path, monkeypatch, capsys):
-    """Stages that only write their evaluations."""
-    tasks = {"words": MiniTask("reward", "sft", "ppo")}
-    monkeypatch.setattr(mini, "TASKS", tasks)
-    write = (
-        "mkdir -p words/eval/sft-test words/eval/ppo-test;"
-        " for i in 1 2; do name=$([ $i = 1 ] && echo sft || echo ppo);"
-        ' echo "{\\"reward\\": {\\"mean\\": 0.$i, \\"low\\": 0, \\"high\\": 1}}"'
-        " > words/eval/$name-test/summary.json; done"
-    )
-
-    def small_stage(name, task, folder):
-        outputs = (mini.evaluation(name, task.before), mini.evaluation(name, task.after))
-        command = ("bash", "-c", f"cd {folder}; {write}")
-        return stages.Stage(name, command, outputs=outputs)
-
-    monkeypatch.setattr(mini, "stage", small_stage)
-    mini.STUDY.run(MiniConfig(output_dir=str(tmp_path)))
-    lines = capsys.readouterr().out.splitlines()
-    (row,) = [line for line in lines if line.startswith("  words")]
-    assert "0.100 [0.000, 1.000]" in row
-    assert "0.200 [0.000, 1.000]" in row
 
 
 def test_results(tmp_path):
