@@ -2,15 +2,11 @@
 
 from pathlib import Path
 
-import memory_worker
 import pytest
-import tiny
 from rl_helpers import config, trainer
-from test_sharding import start_ranks
 
 from benchmarks import memory
 from benchmarks.memory import Weights
-from fgrlhf.base.files import read_json
 from fgrlhf.models.lora import AdapterFree
 
 
@@ -58,17 +54,6 @@ def test_the_sums_are_those_of_a_trainer(kind, lora, tmp_path):
     weights = Weights.of(run.actor_critic.policy.model.config)
     static = memory.with_all_weights if lora is None else memory.with_lora
     assert bytes_held(run) == static(weights)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["t5", "llama"])
-def test_two_processes_hold_two_whole_models_during_rollouts(kind, tmp_path):
-    start_ranks(2, tmp_path, kind, script=memory_worker.__file__)
-    weights = Weights.of(tiny.policy(kind).model.config)
-    ranks = [read_json(tmp_path / f"rank{rank}.json") for rank in range(2)]
-    assert sum(rank["stored"] for rank in ranks) == 2 * 4 * weights.model
-    for rank in ranks:
-        assert rank["held"] == memory.in_bf16(weights, memory.with_all_weights, gpus=2)
 
 
 def test_quantised_layers_by_hand():

@@ -1,7 +1,5 @@
 """Prompts of a published set: every kind of source gives the same ones; mistakes are named."""
 
-import json
-
 import datasets
 import pyarrow
 import pyarrow.csv
@@ -369,10 +367,3 @@ def test_a_scorer_for_every_label(tmp_path):
     (high,) = positive.probabilities(["a good film"])
     (low,) = negative.probabilities(["a good film"])
     assert high > 0.5 > low and high + low == pytest.approx(1, abs=1e-3)
-
-
-def test_malformed_labelled_texts(tmp_path):
-    rows = [{"text": "a", "label": "../x"}, {"text": "a"}, "a"]
-    (tmp_path / "labelled.json").write_text(json.dumps(rows))
-    with pytest.raises(UserError, match=r"(?s)row 0, `label`.*row 1, `label`.*row 2: must be an"):
-        linear_scorer.read_labelled(str(tmp_path / "labelled.json"))

@@ -6,9 +6,6 @@ A server that fails is survived with equal results, or stops the run with the fa
 import json
 import math
 import re
-import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from test_sharding import start_ranks
 from torch import Tensor
 
-from faults.fake_sampler import altered, answer, cut, status, truncate
+from faults.fake_sampler import altered, cut, status, truncate
 from fgrlhf.base.background import run_parallel
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json
@@ -135,31 +132,6 @@ def test_a_run_continues_exactly_on_another_server(fake, local, tmp_path):
         assert len(other.requests) == 16
 
 
-@pytest.mark.slow  # tests/test_one_step_behind.py kills both sides
-def test_a_killed_run_continues_exactly(fake, tmp_path):
-    """It is killed in its third rollout, while the server answers."""
-    sampler = settings(fake, parallel=1)
-    arguments = [sampler_worker.__file__, str(tmp_path), "ddp", json.dumps(sampler)]
-    killed = []
-
-    def kill(handler, body: dict) -> None:
-        process.kill()
-        killed.append(len(fake.requests))
-
-    fake.faults = [answer] * 18 + [kill]
-    process = subprocess.Popen([sys.executable, *arguments])
-    assert process.wait() == -signal.SIGKILL and killed == [19]
-    assert (tmp_path / "run" / "checkpoints" / "step-2").is_dir()
-    fake.paused = True  # as if it had been killed while it published
-    sampler_worker.run(tmp_path / "run", "ddp", sampler=sampler)
-    sampler_worker.run(tmp_path / "whole", "ddp", sampler=sampler)
-    rows = metrics(tmp_path / "run")
-    assert len(rows) == 4 and rows == metrics(tmp_path / "whole")
-    weights = [tmp_path / name / "checkpoints" / "step-4" for name in ("run", "whole")]
-    one, other = (load_file(folder / "model.safetensors") for folder in weights)
-    assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
 def test_two_processes_share_a_server(strategy, fake, tmp_path):
@@ -180,17 +152,6 @@ def test_adapters_are_published_merged(fake, tmp_path):
     lora = {"r": 2, "alpha": 4}
     result = run(tmp_path / "run", settings(fake), model__lora=lora)
     assert all(gap["sampler/gap_max"] < 1e-5 for gap in result["gaps"])
-
-
-@pytest.mark.slow
-def test_a_critic_free_run_learns_over_a_server(fake, tmp_path):
-    changes = {"algorithm__name": "grpo", "algorithm__kl_coef": 0.0, "train__lr": 1e-2}
-    changes |= {"train__total_episodes": 320, "train__sampling_batch_size_per_card": 8}
-    result = run(tmp_path / "run", settings(fake, importance_cap=2.0), **changes)
-    rewards = [row["reward/total"] for row in result["rows"]]
-    assert sum(rewards[-5:]) / 5 > sum(rewards[:5]) / 5 + 0.5
-    assert all(gap["sampler/gap_max"] < 1e-4 for gap in result["gaps"])
-    assert all(abs(row["importance/weight"] - 1) < 1e-4 for row in result["rows"])
 
 
 def test_a_run_does_not_change_its_sampler(fake, tmp_path):

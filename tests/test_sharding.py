@@ -36,11 +36,6 @@ RESUMED = [  # case, and the uninterrupted one
 ]
 ALL = [*AS_ONE, *STILL, "bf16", "lora-bf16", *(name for name, _ in RESUMED), "from-one"]
 EVERYTHING = [*ALL, *fsdp_worker.COMMANDS]
-CONTINUED = {  # by four processes: case, and that of two processes whose checkpoint they read
-    "from-one": "interrupted",
-    "dpo-from-two": "dpo-interrupted",
-}
-ON_FOUR = ["t5", "llama", "grpo", "grpo-llama", "lora", "lora-llama", "dpo", "dpo-llama"]
 SLOW = [  # minutes together
     *("llama", "bf16", "gpt2", "dpo", "grpo", "grpo-llama", "frozen-critic", *STILL),
     *("loaded-t5", "loaded-llama", "lora", "lora-llama", "from-one", "dpo-llama", "dpo-lora"),
@@ -316,33 +311,3 @@ def test_unsharded_leaves_whole_models_alone():
     policy = tiny.policy("t5")
     with unsharded(policy):
         assert torch.is_grad_enabled() and not is_sharded(policy)
-
-
-# ---- more processes ------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def four_processes(two_processes, tmp_path_factory) -> Path:
-    """Results of four ranks, which also continue runs of two."""
-    folder = tmp_path_factory.mktemp("four")
-    for continued, interrupted in CONTINUED.items():
-        copy = shutil.copytree(two_processes / interrupted, folder / continued)
-        shutil.rmtree(copy / "checkpoints" / f"step-{STEPS}")
-    start_ranks(4, folder, *ON_FOUR, *CONTINUED)
-    return folder
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ON_FOUR)
-def test_four_processes_train_as_one(name, four_processes, tmp_path):
-    check_against_one_process(name, four_processes, tmp_path, world=4)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", CONTINUED)
-def test_four_processes_continue_a_run_of_two(name, four_processes, tmp_path):
-    resumed = json.loads((four_processes / name / "run.json").read_text())["resumed_at"]
-    assert resumed == [HALF - 1] * 2  # the last step before each
-    run = fsdp_worker.trainer(name, tmp_path, world=1)
-    run.train()
-    check_weights(run, four_processes / f"{name}-after-rank3.safetensors")
