@@ -20,8 +20,6 @@ from fgrlhf.task_config import rl_config
 from fgrlhf.text_types import Prompt
 from reward_modeling import run_fg_rm, run_pref_rm
 from reward_modeling.data import read_segment_rows
-from reward_modeling.run_fg_rm import SegmentRMConfig
-from reward_modeling.run_pref_rm import PreferenceRMConfig
 from tasks.detoxification import compare_scorers
 from tasks.detoxification.compare_scorers import conclusions
 from tasks.detoxification.data.prepare import (
@@ -229,14 +227,6 @@ def environment(tmp_path, monkeypatch) -> Path:
     monkeypatch.setenv("DATA_DIR", str(tmp_path / "data"))
     monkeypatch.setenv("FGRLHF_SMALL_MODEL", str(tmp_path / "model"))
     return tmp_path
-
-
-def test_the_configs_are_valid(environment):
-    span = load_config(SegmentRMConfig, SPAN_RM)
-    score = load_config(PreferenceRMConfig, SCORE_RM)
-    assert span.data.level == "sentence"
-    assert Path(span.logging.save_dir).name == "span_rm"
-    assert Path(score.logging.save_dir).name == "score_rm"
 
 
 def test_reward_models_read_no_prompt():

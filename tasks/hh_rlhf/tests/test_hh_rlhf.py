@@ -12,19 +12,14 @@ import pytest
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, write_jsonl
 from fgrlhf.cli import dpo, evaluate, rl, tiny_model
-from fgrlhf.configs.strict import load_config
 from fgrlhf.data.formats import COMPARISONS
 from fgrlhf.data.rows import Row
 from fgrlhf.models.dialogs import dialog_text, messages_in
 from fgrlhf.pipeline import summary
 from fgrlhf.policy import load_policy
-from fgrlhf.runs.dpo_config import DPOConfig
-from fgrlhf.task_config import rl_config
 from fgrlhf.text_types import Prompt
 from reward_modeling import run_pref_rm
-from reward_modeling.run_pref_rm import PreferenceRMConfig
 from sft import run_sft
-from sft.config import SFTConfig
 from tasks.hh_rlhf.data import mini_world, prepare
 from tasks.hh_rlhf.data.mini_world import HARMFUL_HELP, REFUSAL, Talk, quality
 from tasks.hh_rlhf.data.prepare import PrepareSettings, part_of, preferred
@@ -232,19 +227,6 @@ def test_the_published_rows_are_dialogs(tmp_path):
 
 
 # ---- configs and stages --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("scale", ["mini", "small"])
-def test_every_config_is_valid(scale, monkeypatch):
-    for name in ("OUTPUT_DIR", "DATA_DIR", "FGRLHF_SMALL_MODEL"):
-        monkeypatch.setenv(name, "somewhere")
-    training = FOLDER / "training"
-    load_config(SFTConfig, training / f"{scale}_sft_config.yml")
-    load_config(DPOConfig, training / f"{scale}_dpo_config.yml")
-    for algorithm in ("ppo", "grpo"):
-        chosen = [f"algorithm.name={algorithm}"]
-        load_config(rl_config(TASK), training / f"{scale}_rl_config.yml", chosen)
-    load_config(PreferenceRMConfig, FOLDER / "reward_modeling" / f"{scale}_rm_config.yml")
 
 
 def test_every_stage_runs(tmp_path, monkeypatch, capsys):
