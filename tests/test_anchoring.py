@@ -1,7 +1,6 @@
 """The influence of suggestions: arms, F1 with the suggestions, and annotators who copy them."""
 
 import json
-import random
 from dataclasses import replace
 
 import pytest
@@ -24,7 +23,6 @@ from interface_html.anchoring import (
 from interface_html.assignments import Receipt
 from interface_html.database import Database
 from interface_html.format import Item
-from interface_html.suggestions import decision_problems, undecided_problems, verdicts
 
 
 def suggested(start: int, end: int, kind="Irrelevant", score=0.9) -> dict:
@@ -166,101 +164,6 @@ def test_who_accepts_nearly_all():
     assert accepts_nearly_all(many, few)
     assert not accepts_nearly_all(many, Interval(0.9, 0.85, 0.93))  # the model is good
     assert not accepts_nearly_all(Interval(0.8, 0.7, 0.9), few)  # more than others, not nearly all
-
-
-# ---- simulated annotators ------------------------------------------------------------------------
-
-WORDS = 40
-TEXT = " ".join(["word"] * WORDS)
-KINDS = ("Irrelevant", "Unverifiable")
-
-
-def span(at: int) -> tuple[int, int]:
-    """Two words from word `at`."""
-    return at * 5, at * 5 + 9
-
-
-def simulated_item(rng: random.Random) -> tuple[list, list]:
-    """The true errors and the suggestions: 60 % of them are true, and some errors are not found."""
-    truth, suggestions = [], []
-    for at in rng.sample(range(0, WORDS, 2), 6):
-        is_true, is_found = rng.random() < 0.6, rng.random() < 0.7
-        start, end = span(at)
-        kind = rng.choice(KINDS)
-        if is_true:
-            truth.append(marked(start, end, kind))
-        if is_found:
-            suggestions.append(suggested(start, end, kind))
-    return truth, suggestions or [suggested(*span(0))]
-
-
-def honest(rng: random.Random, truth: list, noise: float = 0.15) -> list:
-    """The true errors, each missed with the probability `noise`, and sometimes an invented one."""
-    marks = [error for error in truth if rng.random() >= noise]
-    free = [at for at in range(0, WORDS, 2) if all(error["start"] != at * 5 for error in truth)]
-    if rng.random() < noise:
-        marks.append(marked(*span(rng.choice(free)), "Irrelevant"))
-    return marks
-
-
-def document(suggestions: list, marks: list, is_shown: bool) -> dict:
-    """The annotation: marks that are suggested are accepted, the other suggestions rejected."""
-    errors, decided = [], set()
-    for mark in marks:
-        error = dict(mark)
-        for i, one in enumerate(suggestions):
-            is_same = (one["type"], one["start"]) == (mark["error type"], mark["start"])
-            if is_same and is_shown:
-                decided.add(i)
-                error["origin"] = {"index": i, "source": "rm", "score": 0.9, "verdict": "accepted"}
-        errors.append(error)
-    if not is_shown:
-        return {"errors": errors}
-    rejected = [i for i in range(len(suggestions)) if i not in decided]
-    return {
-        "errors": errors,
-        "suggestions": [{"index": i, "verdict": "rejected"} for i in rejected],
-    }
-
-
-def simulate(seed: int, items: int = 40) -> list[Annotation]:
-    """Two honest annotators, and one who copies every suggestion that is shown."""
-    rng = random.Random(seed)
-    annotations = []
-    for number in range(items):
-        truth, suggestions = simulated_item(rng)
-        is_shown = number % 2 == 0
-        row = {"text": TEXT, "suggestions": suggestions, "suggestions_shown": is_shown}
-        copied = [marked(one["start"], one["end"], one["type"]) for one in suggestions]
-        marks = {"anna": honest(rng, truth), "ben": honest(rng, truth)}
-        marks["carl"] = copied if is_shown else honest(rng, truth, noise=0.5)
-        for who, of_annotator in marks.items():
-            doc = document(suggestions, of_annotator, is_shown)
-            assert decision_problems(row, doc) == [] and undecided_problems(row, doc) == []
-            annotations.append(
-                Annotation(
-                    annotator=who,
-                    item=str(number),
-                    prompt="",
-                    is_shown=is_shown,
-                    suggestions=suggestions,
-                    marks=doc["errors"],
-                    verdicts=verdicts(row, doc),
-                    seconds=None,
-                )
-            )
-    return annotations
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_an_annotator_who_copies_suggestions_is_detected(seed):
-    anna, ben, carl = influences(simulate(seed))
-    assert [anna.accepts_nearly_all, ben.accepts_nearly_all] == [False, False]
-    assert carl.accepts_nearly_all
-    assert carl.accepted.mean == 1.0
-    assert carl.shown.mean == 1.0
-    assert carl.difference.low > 0  # the copier agrees more where suggestions are shown
-    assert carl.difference.mean > max(anna.difference.mean, ben.difference.mean)
 
 
 # ---- from a database and from files --------------------------------------------------------------

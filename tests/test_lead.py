@@ -2,12 +2,10 @@
 
 import json
 from contextlib import contextmanager
-from pathlib import Path
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import pytest
 from hostile import HOSTILE
-from interface_texts import english_in, pseudo_language
 from page_helpers import ITEM, LOOKS, QA, new_context, violations
 from rating_tasks import rating_task
 from server_helpers import Client, serving
@@ -21,7 +19,6 @@ from interface_html.checks import Check
 from interface_html.connections import reading
 from interface_html.database import Database
 from interface_html.format import Item
-from interface_html.render import TEMPLATES, lead_html
 from interface_html.skips import Skip
 from interface_html.stored import Study, Submission
 
@@ -360,80 +357,6 @@ def test_the_page_in_a_browser(chromium, tmp_path):
 
 
 # ---- in another language -------------------------------------------------------------------------
-
-
-def study_with_everything() -> dict:
-    """What `/api/lead` answers for a study that fills every table of the page."""
-    annotator = {"name": "anna", "done": 2, "last_hour": 1, "seconds": 4.25, "gold": 0.5}
-    annotator |= {"gold_labels": 2, "skipped": 1, "ties": 0.25, "first": None, "decided": 3}
-    items = {"total": 3, "complete": 1, "by_count": {"0": 1, "1": 2}}
-    items["unfinished"] = [{"item": "i-1", "annotators": ["anna", "ben"]}]
-    pages = [
-        {"page": page, "items": items, "annotators": [annotator]}
-        for page in ("annotation", "comparison", "rating")
-    ]
-    pair = {"first": "anna", "second": "ben"}
-    note = {"item": "i-1", "page": "comparison", "annotator": "ben", "created": NOW, "text": "x"}
-    notes = [
-        {**note, "check": "gold", "reason": "Unsure", "flagged": False},
-        {**note, "check": "repeat", "reason": None, "flagged": True},
-        {**note, "check": None, "reason": None, "flagged": False, "text": ""},
-    ]
-    day = {"day": "2026-01-02", "annotator": "anna", "page": "rating", "items": 3}
-    lease = {"number": 1, "item": "i-2", "check": None, "page": "rating", "annotator": "anna"}
-    agreed = {**pair, "span_f1": 0.5, "annotated": 2, "same_preference": None, "compared": 0}
-    scales = [{"label": "Quality", "same": 0.5, "distance": 1.5}]
-    return {
-        **{"title": "Study", "per_item": 2, "pages": pages, "may_release": True},
-        "pace": [
-            {**day, "untimed": 1, "hours": 0.25, "per_hour": 8.0},
-            {**day, "untimed": 3, "hours": 0.0, "per_hour": None},
-        ],
-        "agreement": [agreed],
-        "ratings": [{**pair, "rated": 2, "scales": scales}],
-        "notes": {"total": 4, "latest": notes},
-        "open": [
-            {**lease, "seconds_left": 90, "has_draft": True},
-            {**lease, "check": "gold", "seconds_left": -90, "has_draft": False},
-        ],
-    }
-
-
-@contextmanager
-def lead_tab(browser, language):
-    """The lead's page in a language, with the answers of a server that is not there."""
-
-    def answer(route):
-        path = urlsplit(route.request.url).path
-        if path == "/lead":
-            route.fulfill(body=lead_html(language), content_type="text/html; charset=utf-8")
-        elif path == "/api/lead":
-            route.fulfill(json=study_with_everything())
-        elif path == "/api/lead/release":
-            error = "this link is for reading only: open the lead's own link"
-            route.fulfill(status=403, json={"error": error})
-        else:
-            route.fulfill(path=TEMPLATES / Path(path).name)
-
-    context = new_context(browser)
-    tab = context.new_page()
-    tab.route("**/*", answer)
-    tab.goto("http://study.test/lead")
-    tab.wait_for_selector("[data-release]")
-    yield tab
-    context.close()
-
-
-def test_no_english_on_the_leads_page(chromium):
-    known = "\n".join(["anna", "ben", "i-1", "i-2", "Unsure", "Quality", "Study"])
-    with lead_tab(chromium, pseudo_language()) as tab:
-        tab.click("[data-release]")
-        tab.wait_for_selector("#notice:not([hidden])")
-        assert len(tab.locator("table").all()) == 3 + 3 + 5
-        assert tab.evaluate("document.documentElement.dir") == "rtl"
-        times = "() => [...document.querySelectorAll('td:nth-child(4)')].map(n => n.textContent)"
-        known += "\n".join(tab.evaluate(times))  # `toLocaleString` writes AM and PM in some locales
-        assert not english_in(tab, known)
 
 
 def test_the_server_has_the_page_in_its_language(chromium, tmp_path):

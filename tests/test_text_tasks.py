@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from slow import with_slow
-from transformers import GPT2Config, GPT2LMHeadModel
 
 from fgrlhf.base.files import read_json, read_jsonl
 from fgrlhf.cli import evaluate, linear_scorer, rl, tiny_model
@@ -14,7 +13,6 @@ from fgrlhf.cli.published import PublishedSettings, write_prompts
 from fgrlhf.configs.strict import load_config
 from fgrlhf.configs.yaml_files import config_files
 from fgrlhf.load import load_task
-from fgrlhf.models.tiny import save_model, tiny_encoder_decoder, word_tokenizer
 from fgrlhf.task import Task
 from fgrlhf.task_config import rl_config
 from interface_html.tasks import feedback_of
@@ -31,7 +29,6 @@ NAMES = (
     "narrative_qa",
     "totto",
 )
-GPT2_TASKS = ("daily_dialog", "imdb")  # the others have a T5 at paper scale
 
 
 def task_of(name: str) -> Task:
@@ -134,28 +131,7 @@ def test_the_translation_of_rl4lms_settings(name, stage, somewhere):
     assert 32 <= episodes // train.n_minibatches * length <= 128  # tokens of a minibatch: 64
 
 
-# ---- two steps of every run ----------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def models(data, tmp_path_factory) -> Path:
-    """A tiny T5 and a tiny GPT-2 that know the words of all fixtures."""
-    texts = []
-    for name in NAMES:
-        for prompt in task_of(name).prompts(data / name / "train.json", "train"):
-            texts += [prompt.text, *prompt.references]
-    folder = tmp_path_factory.mktemp("models")
-    tokenizer = word_tokenizer(texts)
-    t5 = tiny_encoder_decoder(
-        tokenizer, d_model=32, d_kv=8, num_heads=8, d_ff=32, num_layers=1, num_decoder_layers=1
-    )
-    save_model(folder / "t5", t5, tokenizer)
-    tokenizer = word_tokenizer(texts, add_eos=False)
-    ends = dict.fromkeys(("bos_token_id", "eos_token_id"), tokenizer.eos_token_id)
-    sizes = {"n_embd": 32, "n_layer": 1, "n_head": 2, "n_positions": 256}
-    gpt2 = GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), **sizes, **ends))
-    save_model(folder / "gpt2", gpt2, tokenizer)
-    return folder
+# ---- two steps of every run at mini scale --------------------------------------------------------
 
 
 @pytest.fixture
@@ -170,24 +146,7 @@ def train_scorers(data: Path, name: str, folder: Path) -> None:
         linear_scorer.main([f"texts={labelled}", f"output_dir={folder}/scorers"])
 
 
-def offline(name: str, stage: str) -> list[str]:
-    """Overrides of an RL config at paper scale, in place of the hub and of WordNet."""
-    config = load_config(rl_config(task_of(name)), config_path(name, "paper", stage))
-    mini = load_config(rl_config(task_of(name)), config_path(name, "mini", stage))
-    metrics = [metric.name for metric in mini.evaluation_metrics]
-    overrides = [f"evaluation_metrics=[{', '.join(metrics)}]"]
-    if "meteor" in config.reward:
-        overrides.append("reward.meteor.metric=meteor_stem")
-    if name == "imdb":
-        overrides.append(f"reward.sentiment.scorer={mini.reward['sentiment'].scorer.model_dump()}")
-    if name == "daily_dialog":
-        scorers = {
-            intent: scorer.model_dump() for intent, scorer in mini.reward["intent"].scorers.items()
-        }
-        overrides.append(f"reward.intent.scorers={scorers}")
-    return overrides
-
-
+BY_DEFAULT = ("daily_dialog", "imdb", "totto")
 FEW_STEPS = [
     "train.max_steps=2",
     "train.batch_size=2",
@@ -209,33 +168,7 @@ def trained_steps(folder: Path) -> int:
     return max(row.get("step", 0) for row in rows)
 
 
-# By default, one task with a T5 and one with a GPT-2.
-@pytest.mark.parametrize("name", with_slow(NAMES, lambda name: name not in ("totto", "imdb")))
-def test_two_steps_of_the_configs_at_paper_scale(name, data, models, outputs, monkeypatch):
-    monkeypatch.setenv("DATA_DIR", str(data / name))
-    model = models / ("gpt2" if name in GPT2_TASKS else "t5")
-    train_scorers(data, name, outputs)
-    short = ["model.max_input_len=160", "model.max_generated_len=16", f"model.ckpt={model}"]
-    sft_config = str(config_path(name, "paper", "sft"))
-    if "micro_batch_size" in Path(sft_config).read_text(encoding="utf-8"):
-        short.append("train.micro_batch_size=2")
-    run_sft.main([f"tasks.{name}", sft_config, *FEW_STEPS, *short])
-    assert trained_steps(outputs / "sft") == 2
-    for stage in ("ppo", "nlpo"):
-        overrides = [
-            *offline(name, stage),
-            *FEW_ROLLOUTS,
-            "model.max_input_len=160",
-            "train.total_episodes=4",
-            f"model.ckpt={outputs}/sft",
-            f"model.value_model.ckpt={outputs}/sft",
-        ]
-        rl.main([f"tasks.{name}", str(config_path(name, "paper", stage)), *overrides])
-        assert trained_steps(outputs / stage) == 2
-        assert (outputs / stage / "final" / "config.json").is_file()
-
-
-@pytest.mark.parametrize("name", ["daily_dialog", "imdb", "totto"])
+@pytest.mark.parametrize("name", with_slow(NAMES, lambda name: name not in BY_DEFAULT))
 def test_two_steps_of_the_configs_at_mini_scale(name, data, outputs, monkeypatch):
     monkeypatch.setenv("DATA_DIR", str(data / name))
     train_file = f"train_file={data / name}/train.json"
