@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -28,7 +28,7 @@ from fgrlhf.rollout import (
     response_texts,
 )
 from fgrlhf.runs.progress import progress_bar, show_phase
-from fgrlhf.text_types import MetricFunction, Prompt, ResponseTokens, SegmentScore, segment_rows
+from fgrlhf.text_types import MetricFunction, Prompt, ResponseTokens, segment_rows
 from fgrlhf.types import Response
 from fgrlhf.utils import masked_sum
 from fgrlhf.words import count_words
@@ -36,19 +36,6 @@ from fgrlhf.words import count_words
 # With several samples per prompt, batches have fewer prompts: memory stays bounded, and progress is
 # shown often.
 RESPONSES_PER_BATCH = 128
-
-
-@runtime_checkable
-class MeasuredReward(Protocol):
-    """A reward (`AspectReward`) with additional measures that do not depend on weight and scale."""
-
-    def measures(self, scores: Sequence[SegmentScore]) -> dict[str, float]:
-        """Measures of one response by name, computed from its unweighted scores.
-
-        They become the columns `<reward>/<name>`. The counts `error_free` and `segments` become a
-        ratio in the summary.
-        """
-        ...
 
 
 class Responder(Protocol):
@@ -414,17 +401,6 @@ def _reward_columns(
             column["reward"] += value
             column[f"reward/{name}"] = value
             column["segments"][name] = segment_rows(scores)
-            for measure, number in _measures(reward, name, scores).items():
+            for measure, number in reward.measures(name, scores).items():
                 column[f"{name}/{measure}"] = number
     return columns
-
-
-def _measures(reward: BasicReward, name: str, scores: Sequence[SegmentScore]) -> dict[str, float]:
-    """The named reward's measures of one response; {} if the reward has none."""
-    part = getattr(reward, "aspects", {}).get(name)
-    if not isinstance(part, MeasuredReward):
-        return {}
-    weight = reward.weights.get(name, 1.0)
-    if weight == 0:
-        return {}
-    return part.measures([replace(score, value=score.value / weight) for score in scores])

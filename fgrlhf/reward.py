@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from fgrlhf.reward_models.scoring import SegmentScorer, SequenceScorer
 
 LOG_ODDS_BOUND = 3.0  # of `value: log_odds`: a probability of .95
+ERROR_FREE = "error_free"  # a measure of rewards that label segments
 LARGEST_SCORE = 1e18  # its square, which statistics of rewards need, is finite in float32
 Scores = list[SegmentScore] | None  # of one response; None: the reward does not apply to it
 
@@ -51,6 +52,19 @@ class AspectReward(Protocol):
 
         A response without scored segments ([]) has reward 0. A response with None is excluded from
         the reward's statistics.
+        """
+        ...
+
+
+@runtime_checkable
+class MeasuredReward(Protocol):
+    """A reward (`AspectReward`) with additional measures that do not depend on weight and scale."""
+
+    def measures(self, scores: Sequence[SegmentScore]) -> dict[str, float]:
+        """Measures of one response by name, computed from its unweighted scores.
+
+        They become the columns `<reward>/<name>`. The counts `error_free` and `segments` become a
+        ratio in the summary.
         """
         ...
 
@@ -216,7 +230,7 @@ class SegmentClassifierReward:
         labels = [score.label for score in scores]
         error_free = labels.count(ok_label)
         errors = sum(label in error_labels for label in labels)
-        return {"error_free": error_free, "segments": error_free + errors}
+        return {ERROR_FREE: error_free, "segments": error_free + errors}
 
     def _judgement(self, probabilities: Mapping[str, float]) -> tuple[float, str]:
         value = segment_value(probabilities, self.values, self.ok, self.value)
@@ -341,6 +355,10 @@ class BasicReward(ABC):
     ) -> dict[str, Sequence[Scores]]:
         """Reward name -> scored segments of each text; None if the reward does not apply."""
 
+    def measures(self, name: str, scores: Sequence[SegmentScore]) -> dict[str, float]:
+        """The named reward's measures (`MeasuredReward`) of one response; {} if it has none."""
+        return {}
+
     def token_rewards(self, rollout: Rollout) -> TokenReward:
         """Score a rollout's texts and place the rewards on its tokens.
 
@@ -392,6 +410,12 @@ class CombinedReward(BasicReward):
     @property
     def needs_tokens(self) -> bool:
         return any(getattr(aspect, "needs_tokens", False) for aspect in self.aspects.values())
+
+    def measures(self, name: str, scores: Sequence[SegmentScore]) -> dict[str, float]:
+        aspect, weight = self.aspects[name], self.weights[name]
+        if not isinstance(aspect, MeasuredReward) or weight == 0:
+            return {}
+        return aspect.measures([replace(score, value=score.value / weight) for score in scores])
 
     def start(self, prompts, texts):
         self._started = _Requests(self.aspects, prompts, texts)

@@ -24,6 +24,7 @@ from fgrlhf.models.sharding import unsharded, whole
 from fgrlhf.policy import cut_prompts
 from fgrlhf.policy_trainer import DevEvaluation, PolicyTrainer
 from fgrlhf.reward import BasicReward, normalized
+from fgrlhf.rewards.build import RewardWeights
 from fgrlhf.rollout import response_seeds, score
 from fgrlhf.runs import checkpoint
 from fgrlhf.runs.distributed import (
@@ -108,6 +109,7 @@ class OnPolicyTrainer(PolicyTrainer):
         self.algorithm = algorithm
         self.sampler = make_sampler(config.sampler, self.policy)
         self.reward = reward
+        self.reward_weights = RewardWeights(config.reward)
         self.prompts = prompts
         self.reference = reference.eval().requires_grad_(False)
         if self.sharded:
@@ -166,6 +168,7 @@ class OnPolicyTrainer(PolicyTrainer):
             metrics |= update_metrics
             metrics |= gap_metrics
             metrics["kl_coef"] = self.kl.coef
+            metrics |= self._weight_metrics(rewards)
             metrics["prompts/cut"] = self._share_cut(rollout)
             metrics |= cut_shares(gathered(self.accelerator, scored_inputs))
             metrics |= clock.seconds(self._timed_phases())
@@ -295,6 +298,7 @@ class OnPolicyTrainer(PolicyTrainer):
     ) -> tuple[Tensor, Advantages]:
         """The KL-penalised rewards penalized_BT, and the advantages computed from them."""
         settings = self.config.algorithm
+        rewards = self.reward_weights.applied(rewards, self.step)
         if settings.normalize_aspects == "batch":
             rewards = normalized(rewards)
         kl_coef = self.kl.coef if settings.kl_in == "reward" else 0.0
@@ -493,12 +497,17 @@ class OnPolicyTrainer(PolicyTrainer):
         return self.high_kl_count >= self.config.train.kl_patience
 
     def progress(self) -> dict:
-        return super().progress() | {"kl_coef": self.kl.coef, "high_kl_count": self.high_kl_count}
+        return super().progress() | {
+            "kl_coef": self.kl.coef,
+            "high_kl_count": self.high_kl_count,
+            "multipliers": self.reward_weights.multipliers,
+        }
 
     def restore(self, state: dict) -> None:
         super().restore(state)
         self.kl.coef = state["kl_coef"]
         self.high_kl_count = state["high_kl_count"]
+        self.reward_weights.multipliers = state["multipliers"]
 
     def pending_tensors(self) -> dict[str, Tensor]:
         if not self.sampler.samples_ahead:
@@ -527,6 +536,16 @@ class OnPolicyTrainer(PolicyTrainer):
             self.high_kl_count += 1
 
     # ---- logging ---------------------------------------------------------------------------------
+
+    def _weight_metrics(self, rewards: TokenReward) -> dict[str, float]:
+        """The weights of this step that change; the multipliers then follow the batch."""
+        metrics = {
+            f"weight/{name}": weight for name, weight in self.reward_weights.at(self.step).items()
+        }
+        if self.step >= self.config.train.n_critic_warmup_steps:  # the policy learns
+            values = self.reward_weights.follow(rewards, self.reward)
+            metrics |= {f"constraint/{name}": value for name, value in values.items()}
+        return metrics
 
     def _share_cut(self, rollout: Rollout) -> float:
         """The share of a step's prompts that are longer than the policy's input limit."""

@@ -137,7 +137,7 @@ class _WithReward(ServerSettings):
     @model_validator(mode="after")
     def _no_unread_keys(self):
         reward: RewardKind = getattr(self, "reward")  # noqa: B009 (declared by `settings_class`)
-        of_the_run = {"weight", "place"} & type(reward).model_fields.keys()
+        of_the_run = {"weight", "constraint", "place"} & type(reward).model_fields.keys()
         mistakes = unread_keys(reward, sorted(of_the_run), "set it in the config of the run")
         if isinstance(reward, OnDevice):
             mistakes += unread_keys(reward, ["device"], "set device of the server instead")

@@ -4,10 +4,10 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from fgrlhf.base.errors import shorten
-from fgrlhf.configs.strict import Amount, StrictModel
+from fgrlhf.configs.strict import Amount, Count, Positive, StrictModel, refuse
 from fgrlhf.scorers.base import RewardContext
 
 if TYPE_CHECKING:
@@ -37,14 +37,83 @@ Sha256 = Annotated[str, AfterValidator(_sha256)]
 Reads = Literal["segment", "prefix", "increment"]  # of a response: READS_HELP in kinds.py
 
 
+class WeightSchedule(StrictModel):
+    """A weight that changes linearly for some steps, then stays."""
+
+    model_config = ConfigDict(serialize_by_alias=True)
+
+    start: Amount = Field(alias="from", description="weight of the first step")
+    end: Amount = Field(alias="to", description="weight from step `steps` on")
+    steps: Count = Field(description="rollout steps between the two")
+
+    @model_validator(mode="after")
+    def _some_weight(self):
+        if self.start == self.end:
+            refuse([("to", "it is equal to from: write the weight as a number")])
+        return self
+
+    def at(self, step: int) -> float:
+        """From + (to - from) min(step / steps, 1)."""
+        return self.start + (self.end - self.start) * min(step / self.steps, 1.0)
+
+
+class Constraint(StrictModel):
+    """A lower bound in place of a fixed weight.
+
+    The reward's weight is the multiplier of the bound in a Lagrangian. It starts at `weight`, and
+    after every step moves by dual ascent, with the batch's value of the metric:
+
+        w <- max(0, w + lr (at_least - value))
+
+    So it grows while the bound is broken, and falls to 0 while there is room.
+    """
+
+    metric: Literal["reward", "ratio"] = Field(
+        default="reward",
+        description=(
+            "reward: the mean over responses, without the weight; ratio: the share of segments"
+            " without an error"
+        ),
+    )
+    at_least: Amount = Field(description="the bound of the mean over responses")
+    lr: Positive = Field(default=0.1, description="step size of the weight")
+
+    def followed(self, weight: float, value: float) -> float:
+        """The weight after a batch with this value of the metric."""
+        return max(0.0, weight + self.lr * (self.at_least - value))
+
+
 class RewardKind(StrictModel):
     """Base class of all kinds. A subclass declares `kind: Literal[...]` and its own keys."""
 
     kind: str
-    weight: Amount = Field(
+    weight: Amount | WeightSchedule = Field(
         default=1.0,
-        description="factor of the reward; below 0: a penalty; 0 disables the reward",
+        description=(
+            "factor of the reward; below 0: a penalty; 0 disables the reward; {from, to, steps}: it"
+            " changes during training"
+        ),
     )
+    constraint: Constraint | None = Field(
+        default=None, description="adapt the weight so that the reward keeps a lower bound"
+    )
+
+    @model_validator(mode="after")
+    def _weight_of_a_bound(self):
+        is_number = isinstance(self.weight, float | int) and self.weight > 0
+        if self.constraint is not None and not is_number:
+            refuse([("constraint", "it adapts the weight: give weight a number above 0 to start")])
+        return self
+
+    @property
+    def base_weight(self) -> float:
+        """The weight of evaluations and logs.
+
+        That at the end of a schedule, or, if it ends with 0, at its start.
+        """
+        if isinstance(self.weight, WeightSchedule):
+            return self.weight.end or self.weight.start
+        return self.weight
 
     @property
     def at_end(self) -> bool:

@@ -47,7 +47,7 @@ def model_sha256(config: RewardKind, dtype: str) -> str:
 
     The files are those whose digests stages record (`model_files`). Where a folder lies does not
     count, nor do keys in `StrictModel.may_change`, such as a device or a timeout, and neither do
-    `weight` and `place`, which belong to the run.
+    `weight`, `constraint` and `place`, which belong to the run.
 
     Raises:
       UserError: a model is not a folder on this machine.
@@ -66,7 +66,8 @@ def model_sha256(config: RewardKind, dtype: str) -> str:
             )
         files.append({path.name: sha256(path) for path in model_files(Path(folder))})
     settings = config.model_dump(mode="json")
-    for *parents, key in [*places_without_effect(config), ("weight",), ("place",)]:
+    of_the_run = (("weight",), ("constraint",), ("place",))
+    for *parents, key in [*places_without_effect(config), *of_the_run]:
         section: Any = settings
         for parent in parents:
             section = section[parent]
