@@ -15,7 +15,6 @@ from fgrlhf.cli import main as command
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.cli.main import ALGORITHMS
 from fgrlhf.configs.strict import StrictModel
-from interface_html.command import PROGRAMS
 
 ROOT = Path(__file__).parents[1]
 
@@ -97,20 +96,6 @@ def test_the_usage_of_a_module_names_it(name, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         settings_from(Settings, ["--help"])
     assert capsys.readouterr().out.startswith("usage: python -m tasks.words.data [key=value ...]\n")
-
-
-@pytest.mark.parametrize("flag", ["-h", "--help"])
-def test_completion_has_help(flag, capsys):
-    completion.main([flag])
-    assert capsys.readouterr().out.startswith("usage: fgrlhf completion bash|zsh\n")
-
-
-def test_completion_knows_the_programs_of_feedback_and_of_reward_models(capsys):
-    completion.main(["bash"])
-    script = capsys.readouterr().out
-    feedback = script.partition("feedback:2)")[2].partition(";;")[0]
-    assert set(feedback.split('"')[1].split()) == set(PROGRAMS)
-    assert "segment sequence span_files step_files linear export" in script
 
 
 COMPLETED = {

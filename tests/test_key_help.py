@@ -66,22 +66,6 @@ def test_a_line_for_every_key():
     ]
 
 
-class TwoPlaces(StrictModel):
-    first: Short | Quiet = Field(Quiet(), description="a")
-    other: dict[str, Short | Quiet] = Field(description="b")
-    short_or_nothing: Short | None = Field(None, description="c")
-
-
-def test_kinds_that_are_allowed_twice_are_described_once():
-    lines = describe(TwoPlaces)
-    assert [line for line in lines if "words" in line] == [
-        "    first.words: int = required   # most words",
-        "  short_or_nothing.words: int = required   # most words",
-    ]
-    place = "# the kinds and their keys are those of first"
-    assert f"  other.<name>.kind: short|quiet = required   {place}" in lines
-
-
 def config_classes() -> list[type[StrictModel]]:
     """Every config class of the packages."""
     classes = []

@@ -4,7 +4,6 @@ import re
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 
 from fgrlhf.report import plots
 
@@ -39,17 +38,3 @@ def test_values_that_no_axis_can_show_are_cut_with_a_note(marks):
     assert "<svg" in plots.histograms("t", {"a": [0.0, 1e308, -1e308]}, "words")
     ordinary = plots.curves("t", [plots.Series("a", points[:1], 1, marks)], "steps")
     assert not re.search(note, ordinary)
-
-
-def test_a_chart_is_drawn_once(monkeypatch):
-    drawn = []
-    draw = Figure.draw
-
-    def counted(figure, renderer):
-        drawn.append(figure)
-        draw(figure, renderer)
-
-    monkeypatch.setattr(Figure, "draw", counted)
-    series = plots.Series("a", [plots.Point(0, 1), plots.Point(1, 2)], 0)
-    assert "<path" in plots.curves("Title", [series], "step")
-    assert len(drawn) == 1

@@ -57,41 +57,6 @@ def test_a_phase_is_no_line_of_its_own_in_short_work(capsys, monkeypatch):
     assert capsys.readouterr().err == ""
 
 
-def test_a_terminal_shows_a_phase_at_once(capsys, monkeypatch):
-    monkeypatch.setattr(progress.sys.stderr, "isatty", lambda: True)
-    bar = progress.progress_bar(64, "evaluating", "prompt")
-    progress.show_phase(bar, "sampling")
-    printed = capsys.readouterr().err
-    bar.close()
-    assert printed.endswith(", sampling]")
-
-
-def test_a_bar_inside_another_one_moves_no_cursor(capsys, monkeypatch):
-    monkeypatch.setattr(progress, "LINE_SECONDS", 0.0)
-    outer = progress.progress_bar(2, "training", "step")
-    lines_of_both = []
-    for _ in range(2):
-        inner = progress.progress_bar(1, "evaluating", "prompt")
-        inner.update()
-        inner.close()
-        outer.update()
-        lines_of_both += capsys.readouterr().err.splitlines()
-    outer.close()
-    assert lines_of_both
-    assert all(line.startswith(("training: ", "evaluating: ")) for line in lines_of_both)
-
-
-def test_a_pause_does_not_count(monkeypatch):
-    bar = progress.progress_bar(2, "training", "step")
-    before = (bar.start_t, bar.last_print_t)
-    now = iter([1000.0, 1090.0])
-    monkeypatch.setattr(progress, "time", lambda: next(now))
-    with progress.paused(bar):
-        pass
-    assert (bar.start_t, bar.last_print_t) == (before[0] + 90, before[1] + 90)
-    bar.close()
-
-
 def test_a_disabled_bar_can_be_paused():
     with progress.paused(progress.progress_bar(2, "training", "step", enabled=False)):
         pass

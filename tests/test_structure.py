@@ -22,23 +22,6 @@ TREE = {
 }
 
 
-def test_lines_are_counted_by_kind_of_file():
-    texts = {
-        "a/b.py": "x = 1\n\n# comment\n",
-        "a/tests/b.py": "\n",
-        "tests/c.py": "x = 1\ny = 2",
-        "a/c.yml": "k: 1\n",
-        "a/d.yaml": "k: 1\n",
-        "tests/e.json": "[]\n",
-        "a/tests/f.yml": "k: 1\nl: 2\n",
-        "run.sh": "\n\n\n\n",
-        "findings/other.sh": "\n\n",
-        "README.md": "words\n",
-    }
-    lines = structure.lines_by_kind(texts)
-    assert lines == {"python": 3, "yaml": 2, "shell": 4, "tests": 3, "cases": 3}
-
-
 def test_the_graph_has_imports_at_module_level():
     graph = structure.import_graph(TREE)
     assert graph == {
@@ -91,13 +74,3 @@ class Config(BaseModel):
 def test_a_key_counts_once_and_a_section_is_none():
     assert structure.config_classes(Config) == {Config, Inner, Short, Long}
     assert structure.n_keys(Config) == (6, 5)  # seed, both kinds, words, weight twice
-
-
-def test_the_rows_of_a_run_count_files_and_returns():
-    calls = {"deepest": ["a.py:f", "b.py:C.g"], "files": ["a", "b", "a", "c", "b"], "loaded": 7}
-    assert [value for _, value in structure.figures_of_a_run(calls)] == [
-        "7",
-        "2: a.py:f -> b.py:C.g",
-        "3: a, b, a, c, b",
-        "2",
-    ]
