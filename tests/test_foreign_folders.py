@@ -8,6 +8,7 @@ import pytest
 import tiny
 import torch
 from peft import IA3Config, LoKrConfig, LoraConfig, PromptTuningConfig, VeraConfig, get_peft_model
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from transformers import (
     AutoModelForCausalLM,
@@ -87,8 +88,6 @@ def test_an_adapter_is_named_and_merged_with_its_model(adapter, tmp_path):
 
 def test_a_pickled_adapter_is_merged_too(adapter, tmp_path):
     folder, expected = adapter
-    from safetensors.torch import load_file
-
     torch.save(load_file(folder / "adapter_model.safetensors"), folder / "adapter_model.bin")
     (folder / "adapter_model.safetensors").unlink()
     with pytest.raises(UserError, match="is an adapter of"):
@@ -116,6 +115,73 @@ def test_files_of_a_trainer_beside_an_adapter_are_no_weights(adapter):
         (folder / name).write_bytes(b"x")
     with pytest.raises(UserError, match="is an adapter of .*, not a whole model"):
         load_policy(folder)
+
+
+@pytest.mark.parametrize("name", ["value_head.safetensors", "vhead_params.bin"])
+def test_scores_beside_an_adapter_stay_beside_the_merged_model(adapter, name, tmp_path):
+    """LLaMA-Factory's reward models with LoRA are a language model and a file of scores."""
+    folder, expected = adapter
+    (folder / name).write_bytes(b"x")
+    main(["model", str(folder), f"output_dir={tmp_path}/merged"])
+    assert torch.allclose(logits_of(tmp_path / "merged"), expected, atol=1e-5)
+    assert (tmp_path / "merged" / name).read_bytes() == b"x"
+    with pytest.raises(UserError, match=f"scores are in {name}.*score.weight is v_head"):
+        load_reward_model(tmp_path / "merged", text_prefix, mean=0.0, std=1.0)
+
+
+def test_an_adapter_of_mlx_is_named(tmp_path):
+    (tmp_path / "adapters.safetensors").write_bytes(b"x")
+    (tmp_path / "adapter_config.json").write_text('{"fine_tune_type": "lora", "num_layers": 4}')
+    with pytest.raises(UserError, match="is an adapter of MLX .*mlx_lm.fuse"):
+        load_policy(tmp_path)
+    with pytest.raises(UserError, match="is an adapter of MLX .*mlx_lm.fuse"):
+        main(["model", str(tmp_path), f"output_dir={tmp_path}/merged"])
+
+
+def test_new_tokens_need_their_embeddings(adapter, tmp_path):
+    folder, _ = adapter
+    words = AutoTokenizer.from_pretrained(tmp_path / "base")
+    words.add_tokens([f"<new {i}>" for i in range(100)])
+    words.save_pretrained(folder)
+    with pytest.raises(UserError, match="tokenizer has tokens up to .* but the network has only"):
+        main(["model", str(folder), f"output_dir={tmp_path}/merged"])
+
+
+OBSTACLES = {
+    "changed at its start by random numbers": {"init_lora_weights": "pissa_niter_2"},
+    "reads layers of its model twice": {"layer_replication": [[0, 1], [0, 1]]},
+    "acts only after certain tokens": {"alora_invocation_tokens": [3]},
+}
+
+
+@pytest.mark.parametrize("reason", OBSTACLES)
+def test_adapters_that_no_weights_can_hold_are_refused(adapter, reason, tmp_path):
+    folder, _ = adapter
+    config = json.loads((folder / "adapter_config.json").read_text())
+    (folder / "adapter_config.json").write_text(json.dumps(config | OBSTACLES[reason]))
+    with pytest.raises(UserError, match=reason):
+        main(["model", str(folder), f"output_dir={tmp_path}/merged"])
+
+
+WEIGHTS_OF_TRAINERS = {
+    "DeepSpeed.*zero_to_fp32.py": "global_step9/zero_pp_rank_0_mp_rank_00_model_states.pt",
+    "FSDP.*accelerate merge-weights": "pytorch_model_fsdp_0/__0_0.distcp",
+    "verl.*verl.model_merger": "model_world_size_2_rank_0.pt",
+    "GGUF": "a.gguf",
+}
+
+
+@pytest.mark.parametrize("message", WEIGHTS_OF_TRAINERS)
+def test_weights_that_a_trainer_left_in_parts_are_named(message, tmp_path):
+    tiny.gpt2().save(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    first = WEIGHTS_OF_TRAINERS[message]
+    of_optimizer = ("optimizer_0/__0_0.distcp", "extra_state_world_size_2_rank_0.pt")
+    for name in (first, "training_args.bin", *of_optimizer):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    with pytest.raises(UserError, match=f"its weights are {first} .*{message}"):
+        load_policy(tmp_path)
 
 
 def test_what_cannot_be_merged_is_explained(adapter, tmp_path):
@@ -202,11 +268,6 @@ def test_a_trained_prompt_is_no_weight(adapter, tmp_path):
     adapt(base, config, tmp_path / "prompt")
     with pytest.raises(UserError, match="is a trained prompt"):
         main(["model", str(tmp_path / "prompt"), f"output_dir={tmp_path}/merged"])
-    base = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
-    config = LoraConfig(task_type="CAUSAL_LM", alora_invocation_tokens=[3], **C_ATTN)
-    adapt(base, config, tmp_path / "later")
-    with pytest.raises(UserError, match="acts only after certain tokens"):
-        main(["model", str(tmp_path / "later"), f"output_dir={tmp_path}/merged"])
 
 
 def test_layers_that_training_made_must_be_in_the_adapter(tmp_path):
@@ -403,11 +464,15 @@ def test_a_classifier_of_several_labels_is_no_reward_model(tmp_path):
         load_reward_model(tmp_path / "rm", text_prefix, mean=0.0, std=1.0)
 
 
-def test_scores_beside_a_language_model_are_named(tmp_path):
+def test_scores_of_a_language_model_with_a_value_head_are_named(tmp_path):
+    """TRL's models for its earlier PPO."""
     tiny.gpt2().save(tmp_path)
-    (tmp_path / "value_head.safetensors").write_bytes(b"x")
-    with pytest.raises(UserError, match="scores are in value_head.*score.weight is v_head"):
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors["v_head.summary.weight"] = torch.ones(1, 32)
+    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(UserError, match="scores are in v_head.* of model.*score.weight is v_head"):
         load_reward_model(tmp_path, text_prefix, mean=0.0, std=1.0)
+    assert load_policy(tmp_path)
 
 
 def test_a_reading_can_be_named(tmp_path):

@@ -200,6 +200,25 @@ def test_rounded_weights_that_nothing_describes_are_refused(config, tmp_path):
         load_policy(tmp_path)
 
 
+@pytest.mark.parametrize("method", ["bitsandbytes", "fp8", "mxfp4"])
+def test_ordinary_weights_are_read_as_such_whatever_their_config_says(method, tmp_path):
+    """As Unsloth has written them: an adapter merged with a model of 4 bits."""
+    policy = tiny.policy("llama")
+    policy.save(tmp_path)
+    change_config(tmp_path, quantization_config={"quant_method": method, "load_in_4bit": True})
+    loaded = load_policy(tmp_path)
+    assert torch.equal(loaded.model.lm_head.weight, policy.model.lm_head.weight)
+    loaded.save(tmp_path / "saved")
+    assert "quantization_config" not in json.loads((tmp_path / "saved/config.json").read_text())
+
+
+@pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation"])
+def test_attention_of_another_machine_is_no_property_of_a_model(key, tmp_path):
+    tiny.policy("llama").save(tmp_path)
+    change_config(tmp_path, **{key: "flash_attention_2"})
+    assert load_policy(tmp_path).model.config._attn_implementation != "flash_attention_2"
+
+
 def test_large_finite_weights_are_accepted(saved):
     name = "shared.weight"
     change_tensors(saved, lambda tensors: tensors | {name: tensors[name].fill_(3e38)})

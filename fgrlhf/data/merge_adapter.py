@@ -34,8 +34,14 @@ from transformers import (
 
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.data.convert_model import COPIED, read_tensors
-from fgrlhf.models.loading import load_config, load_tokenizer, load_weights
-from fgrlhf.models.model_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS, base_of_adapter
+from fgrlhf.models.loading import check_vocabulary, load_config, load_tokenizer, load_weights
+from fgrlhf.models.model_files import (
+    ADAPTER_CONFIG,
+    ADAPTER_WEIGHTS,
+    VALUE_HEADS,
+    base_of_adapter,
+    refuse_adapter_of_mlx,
+)
 from fgrlhf.models.source import ModelSource
 from fgrlhf.runs.checkpoint import new_folder
 from fgrlhf.runs.stage import hold
@@ -79,6 +85,7 @@ def merge_adapter(adapter: str | Path, folder: str | Path, base: str | None = No
         raise UserError(
             f"{shorten(folder)} exists: use it, remove it, or name another one with output_dir=..."
         )
+    refuse_adapter_of_mlx(adapter)
     base = base or base_of_adapter(adapter)
     if base is None:
         raise UserError(
@@ -93,6 +100,9 @@ def merge_adapter(adapter: str | Path, folder: str | Path, base: str | None = No
         model_class = type(model)
         del model  # there may be memory for one of them only
         tokenizer.save_pretrained(temporary)
+        for head in VALUE_HEADS:  # of a reward model or critic of LLaMA-Factory
+            if (adapter / head).is_file():
+                shutil.copyfile(adapter / head, temporary / head)
         _check_written(temporary, model_class, expected, adapter)
         ModelSource(base, f"with the adapter {adapter.name} merged").save(temporary)
     print(f"{folder}: {base} with the adapter of {adapter} merged", flush=True)
@@ -115,19 +125,12 @@ def _merged(adapter: Path, base: str, work: Path) -> tuple[PreTrainedModel, Any,
         source = str(_without_adapter(adapter, work / "base"))  # its own weights are the model
     try:
         config = PeftConfig.from_pretrained(str(plain))
-        if config.is_prompt_learning:
-            raise UserError(
-                f"the adapter {shorten(adapter)} is a trained prompt ({config.peft_type}), which no"
-                " weights can hold: train LoRA adapters instead"
-            )
-        if getattr(config, "alora_invocation_tokens", None):
-            raise UserError(
-                f"the adapter {shorten(adapter)} acts only after certain tokens (aLoRA), which no"
-                " weights can hold: train LoRA adapters instead"
-            )
+        if obstacle := _obstacle(config):
+            raise UserError(f"the adapter {shorten(adapter)} {obstacle}")
         model = _base_model(source, _task(config), tensors)
         tokenizer: Any = _tokenizer(adapter, source, work / "tokenizer")
         _resize(model, tensors)
+        check_vocabulary(tokenizer, model)
         peft_model: Any = PeftModel.from_pretrained(model, str(plain)).eval()
         _check_all_read(peft_model, tensors)
         expected = _outputs(peft_model, model)
@@ -141,6 +144,34 @@ def _merged(adapter: Path, base: str, work: Path) -> tuple[PreTrainedModel, Any,
             f" ({type(error).__name__}: {shorten(error)}). If it was trained for another model,"
             " name that one with base=..."
         ) from None
+
+
+def _obstacle(config: Any) -> str:
+    """Why an adapter with this config cannot be merged, and the way out; empty: it can."""
+    if config.is_prompt_learning:
+        return (
+            f"is a trained prompt ({config.peft_type}), which no weights can hold: train LoRA"
+            " adapters instead"
+        )
+    if getattr(config, "alora_invocation_tokens", None):
+        return (
+            "acts only after certain tokens (aLoRA), which no weights can hold: train LoRA adapters"
+            " instead"
+        )
+    if getattr(config, "layer_replication", None):
+        return (
+            "reads layers of its model twice (layer_replication), with other changes each time,"
+            " which the weights of one layer cannot hold: train it without"
+        )
+    start = str(getattr(config, "init_lora_weights", None))
+    if start.startswith("pissa_niter"):
+        return (
+            f"belongs to weights that were changed at its start by random numbers ({start}), which"
+            " no file has: save it with `save_pretrained(...,"
+            " path_initial_model_for_weight_conversion=FOLDER_OF_THE_START)`, which makes it an"
+            " ordinary LoRA adapter, or train it with init_lora_weights=pissa"
+        )
+    return ""
 
 
 @torch.no_grad()

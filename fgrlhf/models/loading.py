@@ -8,7 +8,6 @@ adds the setting that names the folder and the way out.
 
 import json
 import os
-import re
 from collections.abc import Iterable, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +26,8 @@ from transformers import (
 from fgrlhf.base.errors import shorten
 from fgrlhf.models.model_files import (
     INDEX_FILE,
+    OF_ROUNDED,
+    are_ordinary,
     check_stored_weights,
     refuse_adapter,
     refuse_other_weights,
@@ -49,10 +50,6 @@ LAYER_KEYS = (
 MAX_NAMES = 3  # of tensors, in a message
 # Formats of rounded weights that transformers can turn into ordinary ones.
 DEQUANTIZED = ("fp8", "mxfp4")
-# Tensors that files of rounded weights have beside them.
-OF_ROUNDED = re.compile(
-    r"(_scale|_scales|_scale_inv|_packed|_blocks|\.scales|\.qweight|\.qzeros|\.absmax|\.SCB)$"
-)
 LFS_POINTER = b"version https://git-lfs"  # how it begins
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -66,7 +63,7 @@ def load_config(path: str | Path, **changes: Any) -> PretrainedConfig:
     Experts of Switch Transformers and NLLB-MoE take every token: with a limit, scoring a whole text
     leaves tokens out that sampling, token by token, does not. BigBird has full attention: its
     sparse one turns into it for good when the first short text is read. Weights that are rounded to
-    8 or 4 bits become ordinary ones.
+    8 or 4 bits become ordinary ones. Attention is computed as transformers would by default.
 
     Raises:
       ValueError: the reason.
@@ -77,7 +74,8 @@ def load_config(path: str | Path, **changes: Any) -> PretrainedConfig:
     with _reason_in_one_sentence(path):
         config = AutoConfig.from_pretrained(path, **SAFE, **changes)
     check_sizes(config)
-    _dequantize(config)
+    config._attn_implementation = None  # a choice of the machine that saved it
+    _dequantize(path, config)
     for key in config.to_dict():
         if key.endswith("layerdrop"):  # BART has one for each stack
             setattr(config, key, 0.0)
@@ -94,10 +92,16 @@ def load_config(path: str | Path, **changes: Any) -> PretrainedConfig:
     return config
 
 
-def _dequantize(config: PretrainedConfig) -> None:
-    """Let transformers make ordinary weights of rounded ones. Raises `ValueError` if it cannot."""
+def _dequantize(path: str | Path, config: PretrainedConfig) -> None:
+    """Let transformers make ordinary weights of rounded ones. Raises `ValueError` if it cannot.
+
+    Unsloth has written merged weights of 16 bits beside the config of their base of 4 bits.
+    """
     rounding = getattr(config, "quantization_config", None)
     if rounding is None:
+        return
+    if os.path.isdir(path) and are_ordinary(Path(path)):
+        delattr(config, "quantization_config")
         return
     settings = rounding if isinstance(rounding, dict) else rounding.to_dict()
     method = settings.get("quant_method")
@@ -306,7 +310,7 @@ def _under_another_name(missing: Sequence[str], unexpected: Iterable[str]) -> st
                 " program that saved it put there: save the weights of the model itself, or remove"
                 " it from the names."
             )
-    return ""
+    return f" Its file has others instead ({_some(sorted(found))})." if found else ""
 
 
 def constants_of(model: PreTrainedModel) -> set[str]:

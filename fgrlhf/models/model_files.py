@@ -26,21 +26,36 @@ CONVERT = "convert them once with `fgrlhf data model FOLDER output_dir=...`, whi
 PICKLE_STARTS = (b"\x80", b"PK")
 # Pickles that trainers write beside the weights.
 TRAINING_FILES = re.compile(
-    r"(training_args|optimizer|scheduler|scaler|rng_state\w*|random_states_\w+)\.(bin|pt|pth|pkl)"
+    r"(training_args|optimizer|scheduler|scaler|rng_state\w*|random_states_\w+|optim_world_\w+"
+    r"|extra_state_\w+)\.(bin|pt|pth|pkl)"
 )
 ORDINARY_TYPES = ("F64", "F32", "F16", "BF16")  # of weights, in the words of safetensors
+# Tensors that files of rounded weights have beside them, or in their place.
+OF_ROUNDED = re.compile(
+    r"(_scale|_scales|_scale_inv|_packed|_blocks|\.scales|\.qweight|\.qzeros|\.absmax|\.SCB)$"
+)
 MAX_INSIDE = 3  # folders that a message names
 # ending of a file -> what it is, and what to do
 OTHER_FORMATS = {
-    ".gguf": ("GGUF, rounded weights of llama.cpp", "name the model from which it was made"),
-    ".onnx": ("ONNX, a graph without training", "name the model from which it was exported"),
-    ".distcp": (
+    r"\.gguf": ("GGUF, rounded weights of llama.cpp", "name the model from which it was made"),
+    r"\.onnx": ("ONNX, a graph without training", "name the model from which it was exported"),
+    r"model\w*/\w+\.distcp|^\w+\.distcp": (
         "parts of a training on several GPUs (FSDP)",
         "merge them with `accelerate merge-weights FOLDER_OF_PARTS OUT` and put model.safetensors"
         " beside config.json",
     ),
-    ".h5": ("weights of TensorFlow", "save them as PyTorch with transformers 4"),
-    ".msgpack": ("weights of Flax", "save them as PyTorch with transformers 4"),
+    r"_model_states\.pt": (
+        "parts of a training by DeepSpeed",
+        "merge them with the zero_to_fp32.py that is beside them (`python zero_to_fp32.py . OUT"
+        " --safe_serialization`), and put the result beside config.json",
+    ),
+    r"model_world_size_\d+_rank_\d+\.pt": (
+        "parts of a training by verl",
+        "merge them with `python -m verl.model_merger merge --backend fsdp --local_dir FOLDER"
+        " --target_dir OUT`, and name OUT",
+    ),
+    r"\.h5": ("weights of TensorFlow", "save them as PyTorch with transformers 4"),
+    r"\.msgpack": ("weights of Flax", "save them as PyTorch with transformers 4"),
 }
 
 
@@ -64,11 +79,21 @@ def refuse_other_weights(folder: Path, files: Sequence[Path]) -> None:
             "its model.bin is no file of PyTorch: CTranslate2 has weights under this name, which"
             " cannot be trained. Name the model from which it was converted."
         )
+    found = sorted([*names, *_inner_names(files)], key=lambda name: name.count("/"))
+    is_pickled = any(re.fullmatch(r"pytorch_model.*\.bin", name) for name in names)
+    for ending, (what, way_out) in OTHER_FORMATS.items() if not is_pickled else ():
+        for name in found:
+            if re.search(f"({ending})$", name):
+                raise ValueError(
+                    f"its weights are {shorten(name)} ({what}), but stages read *.safetensors:"
+                    f" {way_out}."
+                )
     pickled = [
         name
         for name in names
         if name.endswith((".bin", ".pt", ".pth", ".pkl", ".ckpt"))
         and not TRAINING_FILES.fullmatch(name)
+        and name not in VALUE_HEADS
     ]
     if pickled:
         pickled.sort(key=lambda name: not name.startswith("pytorch_model"))
@@ -80,14 +105,6 @@ def refuse_other_weights(folder: Path, files: Sequence[Path]) -> None:
             f"its weights are a pickle ({shorten(first)}), which can run code when it is read."
             f" {way_out}"
         )
-    found = sorted([*names, *_inner_names(files)], key=lambda name: name.count("/"))
-    for ending, (what, way_out) in OTHER_FORMATS.items():
-        for name in found:
-            if name.endswith(ending):
-                raise ValueError(
-                    f"its weights are {shorten(name)} ({what}), but stages read *.safetensors:"
-                    f" {way_out}."
-                )
 
 
 def refuse_unnamed_weights(folder: Path) -> None:
@@ -124,11 +141,7 @@ def check_stored_weights(folder: Path, is_rounded: bool) -> None:
     Raises:
       ValueError: a file is missing or damaged, or has weights that are rounded.
     """
-    files = [folder / WEIGHTS_FILE]
-    if not files[0].exists() and (folder / INDEX_FILE).exists():
-        names = read_json(folder / INDEX_FILE)["weight_map"].values()
-        files = [folder / name for name in sorted(set(names))]
-    for file in files:
+    for file in _files_of_weights(folder):
         if not file.exists():
             raise ValueError(
                 f"its {INDEX_FILE} names {shorten(file.name)}, which is missing: copy or fetch it"
@@ -141,6 +154,23 @@ def check_stored_weights(folder: Path, is_rounded: bool) -> None:
                     f" {shorten(file.name)} is {stored}), in a form that its config.json does not"
                     " describe: name the model from which it was made."
                 )
+
+
+def are_ordinary(folder: Path) -> bool:
+    """Whether no weight of a folder is rounded, whatever its config.json says."""
+    files = [file for file in _files_of_weights(folder) if file.exists()]
+    stored = [tensor for file in files for tensor in _stored_types(file).items()]
+    return bool(stored) and all(
+        (kind in ORDINARY_TYPES or not name.endswith(".weight")) and not OF_ROUNDED.search(name)
+        for name, kind in stored
+    )
+
+
+def _files_of_weights(folder: Path) -> list[Path]:
+    if (folder / WEIGHTS_FILE).exists() or not (folder / INDEX_FILE).exists():
+        return [folder / WEIGHTS_FILE]
+    names = read_json(folder / INDEX_FILE)["weight_map"].values()
+    return [folder / name for name in sorted(set(names))]
 
 
 def _stored_types(file: Path) -> dict[str, str]:
@@ -189,8 +219,10 @@ def models_inside(folder: Path) -> str:
 
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model"  # .safetensors, or the .bin of earlier releases
-# .safetensors or .bin: LLaMA-Factory puts scores beside the language model
-VALUE_HEAD = "value_head"
+ADAPTERS_OF_MLX = "*adapters.safetensors"
+# Scores beside a language model: files of LLaMA-Factory, and tensors of TRL.
+VALUE_HEADS = ("value_head.safetensors", "value_head.bin", "vhead_params.bin")
+VALUE_TENSORS = "v_head."
 
 
 def base_of_adapter(folder: Path) -> str | None:
@@ -207,16 +239,38 @@ def has_weights(folder: Path) -> bool:
     """Whether the folder has weights of a model, besides files of an adapter and its trainer."""
     for file in folder.iterdir():
         is_weights = file.suffix in (".safetensors", ".bin", ".pt", ".pth")
-        is_of_trainer = TRAINING_FILES.fullmatch(file.name) or file.stem == VALUE_HEAD
+        is_of_trainer = TRAINING_FILES.fullmatch(file.name) or file.name in VALUE_HEADS
         if is_weights and not is_of_trainer and file.stem != ADAPTER_WEIGHTS:
             return True
     return False
+
+
+def value_head_in(folder: Path) -> str:
+    """Where a folder has scores beside its language model; empty: it has none."""
+    for name in VALUE_HEADS:
+        if (folder / name).is_file():
+            return name
+    for file in _files_of_weights(folder):
+        if file.is_file() and any(name.startswith(VALUE_TENSORS) for name in _stored_types(file)):
+            return f"{VALUE_TENSORS}* of {file.name}"
+    return ""
+
+
+def refuse_adapter_of_mlx(folder: Path) -> None:
+    """Raise `UserError` if an adapter is not of peft but of MLX."""
+    if any(folder.glob(ADAPTERS_OF_MLX)) and not any(folder.glob(f"{ADAPTER_WEIGHTS}.*")):
+        raise UserError(
+            f"`{shorten(folder)}` is an adapter of MLX ({ADAPTERS_OF_MLX}), which no other program"
+            " reads: put it on its model with `mlx_lm.fuse --model MODEL --adapter-path FOLDER"
+            " --save-path OUT`, and name OUT"
+        )
 
 
 def refuse_adapter(folder: Path) -> None:
     """Raise `UserError` if a folder is an adapter, or holds one beside its weights."""
     if not (folder / ADAPTER_CONFIG).exists():
         return
+    refuse_adapter_of_mlx(folder)
     base = base_of_adapter(folder)
     of_base = f" of `{shorten(base)}`" if base else ""
     merge = f"`fgrlhf data model {shorten(folder)} output_dir=...`"

@@ -28,7 +28,7 @@ from fgrlhf.base.errors import UserError, first_problems, shorten
 from fgrlhf.base.records import read
 from fgrlhf.base.shared_messages import print_once
 from fgrlhf.models import loading
-from fgrlhf.models.model_files import VALUE_HEAD, models_inside, refuse_adapter
+from fgrlhf.models.model_files import models_inside, refuse_adapter, value_head_in
 from fgrlhf.reward_models.conversation import ConversationReader, ConversationScorer
 from fgrlhf.reward_models.inputs import longest_input
 from fgrlhf.reward_models.network_config import LanguageModelScorerConfig, shape_of_config
@@ -517,10 +517,10 @@ def _published_spec(
         way_out = (
             "A reward model has a head for token classification, or for one score per sequence"
         )
-        if any(Path(path).glob(f"{VALUE_HEAD}.*")):
+        if place := value_head_in(Path(path)):
             way_out = (
-                f"Its scores are in {VALUE_HEAD}.*, of LLaMA-Factory: save the network as"
-                " a sequence classifier with one label, whose score.weight is v_head.summary.weight"
+                f"Its scores are in {place}, of LLaMA-Factory or TRL: save the network as a"
+                " sequence classifier with one label, whose score.weight is v_head.summary.weight"
             )
         raise UserError(
             f"`{path}` is not a reward model: its architecture is {architecture}. {way_out}"
