@@ -30,7 +30,7 @@ from sklearn.preprocessing import MaxAbsScaler, StandardScaler
 from fgrlhf.reward_models.prefix import RMText
 from fgrlhf.reward_models.text_features import segment_features
 from fgrlhf.words import count_words
-from reward_modeling.judged import Predictions, difference, prompts_of
+from reward_modeling.judged import LabelledText, Predictions, difference, prompts_of
 
 NAMES = {
     "majority": "the most frequent label",
@@ -44,8 +44,8 @@ Baselines = dict[str, Predictions]  # by name, what each predicts of the dev cas
 
 
 def segment_baselines(
-    train: Sequence[tuple[RMText, Sequence[bool | None]]],
-    dev: Sequence[tuple[RMText, Sequence[bool | None]]],
+    train: Sequence[LabelledText],
+    dev: Sequence[LabelledText],
     prompts: Sequence[int] | None = None,
 ) -> Baselines:
     """The predictions of every baseline for the judged segments of the dev rows.

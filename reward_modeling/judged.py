@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fgrlhf.auc import auc, auc_interval
-from fgrlhf.reward_models.prefix import Prefix
+from fgrlhf.reward_models.prefix import Prefix, RMText
 from fgrlhf.stats import Figure, Interval, paired_ratio_interval, ratio_interval
 from reward_modeling.metrics import precision_recall_f1
 
@@ -23,6 +23,8 @@ FEW_PROMPTS = 50  # fewer are too few to trust a figure
 SPLITS = 200  # of the dev prompts into halves
 
 CaseKind = Literal["segments", "pairs"]
+# a response, and whether each segment has an error; None if it is not judged
+LabelledText = tuple[RMText, Sequence[bool | None]]
 
 
 @dataclass(frozen=True)

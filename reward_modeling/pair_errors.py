@@ -5,7 +5,7 @@ grouped by the lengths of their responses, and the accuracy of each group is rep
 lists the mistakes in which the model was most confident, to be read.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -21,15 +21,15 @@ SIMILAR = 1.2
 
 @dataclass(frozen=True)
 class Group:
-    """The dev pairs of a group.
+    """The dev cases of a group: pairs, or segments.
 
     Attributes:
-      accuracy: share of the pairs whose better response has the higher score; equal scores count
-        one half.
+      accuracy: share of the right ones: of pairs, those whose better response has the higher score;
+        equal scores count one half.
     """
 
     name: str
-    pairs: int
+    cases: int
     accuracy: float
 
 
@@ -62,7 +62,7 @@ class PairErrors:
     def describe(self) -> str:
         """A line for the user."""
         groups = [
-            f"{group.accuracy:.3f} if it is {group.name} (n={group.pairs})"
+            f"{group.accuracy:.3f} if it is {group.name} (n={group.cases})"
             for group in self.by_length
         ]
         return "accuracy by the length of the better response: " + ", ".join(groups)
@@ -93,7 +93,7 @@ def pair_errors(rows: Sequence[Comparison], margins: Sequence[Sequence[float]]) 
                 )
     mistakes.sort(key=lambda mistake: -mistake.margin)
     turn_groups = {turns_name(turns): by_turns[turns] for turns in sorted(by_turns)}
-    return PairErrors(_groups(by_length), _groups(turn_groups), tuple(mistakes[:MOST_MISTAKES]))
+    return PairErrors(groups(by_length), groups(turn_groups), tuple(mistakes[:MOST_MISTAKES]))
 
 
 def compare_lengths(text: str, other: str) -> str:
@@ -109,10 +109,10 @@ def turns_name(turns: int) -> str:
     return "1 turn of the user" if turns == 1 else f"{turns} turns of the user"
 
 
-def _groups(credits: dict[str, list[float]]) -> tuple[Group, ...]:
-    """The groups that have pairs."""
-    groups = []
-    for name, values in credits.items():
-        if values:
-            groups.append(Group(name, len(values), float(np.mean(values))))
-    return tuple(groups)
+def groups(credits: Mapping[str, Sequence[float]]) -> tuple[Group, ...]:
+    """The groups that have cases, from the credit of each case by group."""
+    return tuple(
+        Group(name, len(values), float(np.mean(values)))
+        for name, values in credits.items()
+        if values
+    )

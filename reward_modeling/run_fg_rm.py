@@ -4,9 +4,10 @@
 
 Data: JSON lines {id, text, feedback_tags}, see reward_modeling/data.py. The loss is cross-entropy
 of the labels over the judged segments. The best checkpoint has the highest dev accuracy in
-detecting errors. Writes the model, `reward_model.json` (all that is needed to use it) and
-`metrics.json` (dev metrics, calibration) to `logging.save_dir`. An interrupted run continues from
-its last complete checkpoint; a finished one is reused.
+detecting errors. Writes the model, `reward_model.json` (all that is needed to use it),
+`metrics.json` (dev metrics, calibration) and `errors.json` (segment_errors.py) to
+`logging.save_dir`. An interrupted run continues from its last complete checkpoint; a finished one
+is reused.
 """
 
 from collections.abc import Sequence
@@ -25,7 +26,7 @@ from fgrlhf.base.program import run_main
 from fgrlhf.cli.training_program import NO_TASK, run_program
 from fgrlhf.configs.strict import StrictModel
 from fgrlhf.reward_models.inputs import RMInputs
-from fgrlhf.reward_models.prefix import Prefix, RMText
+from fgrlhf.reward_models.prefix import Prefix
 from fgrlhf.reward_models.rm_input import RMInput
 from fgrlhf.reward_models.scoring import inputs_of, shape_of
 from fgrlhf.reward_models.spec import RewardModelSpec
@@ -46,17 +47,16 @@ from reward_modeling.baselines import Baselines, segment_baselines
 from reward_modeling.calibration import calibrate, error_probabilities
 from reward_modeling.config import RMConfig, RMDataConfig
 from reward_modeling.data import SegmentCollator, SegmentRow, label_positions, read_segment_rows
-from reward_modeling.judged import Predictions, detection, prompts_of
+from reward_modeling.judged import LabelledText, Predictions, detection, prompts_of
 from reward_modeling.linear_start import start_with_segments
 from reward_modeling.metrics import precision_recall_f1, span_errors
 from reward_modeling.network import load_network, reads_line_breaks
 from reward_modeling.precompute import precompute
+from reward_modeling.segment_errors import SegmentErrors, segment_errors
 from reward_modeling.training import RewardTrainer, place, start
 
 # an input, and a label for each of its tokens
 Example = tuple[RMInput, list[int]]
-# a response, and whether each segment has an error; None if it is not judged
-LabelledText = tuple[RMText, list[bool | None]]
 
 
 class LabelsConfig(StrictModel):
@@ -221,13 +221,19 @@ class SegmentDev:
     """The dev rows for `training.run_training`.
 
     Args:
+      texts: the rows with the labels of their judged segments.
       prompts: the number of each row's prompt.
       names: the network's outputs.
     """
 
-    find_errors = None
-
-    def __init__(self, prompts: Sequence[int], baselines: Baselines, names: Sequence[str]):
+    def __init__(
+        self,
+        texts: Sequence[LabelledText],
+        prompts: Sequence[int],
+        baselines: Baselines,
+        names: Sequence[str],
+    ):
+        self.texts = texts
         self.prompts = np.array(prompts)
         self.rows = len(prompts)
         self.baselines = baselines
@@ -244,6 +250,11 @@ class SegmentDev:
         if len(self.names) > 2:
             figures |= _label_figures(self.names, logits_BTC, labels_BT, judged.prompts_N)
         return figures
+
+    def find_errors(self, logits_BTC: np.ndarray, labels_BT: np.ndarray) -> SegmentErrors:
+        logits_NC, labels_N = judged_segments(logits_BTC, labels_BT)
+        names = [self.names[int(label)] for label in labels_N]
+        return segment_errors(self.texts, names, error_probabilities(logits_NC))
 
     def calibration(self, logits_BTC: np.ndarray, labels_BT: np.ndarray) -> dict[str, Any]:
         logits_NC, labels_N = judged_segments(logits_BTC, labels_BT)
@@ -370,7 +381,7 @@ def _train(config: SegmentRMConfig, task: Task) -> Path:
         f" {network.num_parameters(only_trainable=True):,} trained parameters",
         inputs.cuts.describe(spec.max_length),
     ]
-    dev = SegmentDev(prompts, segment_baselines(texts, dev_texts, prompts), names)
+    dev = SegmentDev(dev_texts, prompts, segment_baselines(texts, dev_texts, prompts), names)
     spec = replace(spec, metrics={"cuts": asdict(inputs.cuts)})
     place(network, config, accelerator)
     examples = with_features(network, inputs, examples)

@@ -32,6 +32,7 @@ from reward_modeling.card import SHOWN, choice_of, model_card, notes_of
 from reward_modeling.config import RMConfig
 from reward_modeling.judged import Evaluations, Predictions, split_figures
 from reward_modeling.pair_errors import PairErrors
+from reward_modeling.segment_errors import SegmentErrors
 
 SPEC_FACTS = ("temperature", "error_threshold")  # of the calibration
 
@@ -42,11 +43,11 @@ class DevRows(Protocol):
     """The dev rows of a reward model. The methods read all predictions and labels of them.
 
     `calibration` returns metrics with the key `calibration`; `SPEC_FACTS` go into the spec.
+    `find_errors` returns what errors.json has.
 
     Attributes:
       rows: how many there are.
       baselines: what simple models predict of them (reward_modeling/baselines.py).
-      find_errors: what errors.json describes; None: no such file.
     """
 
     rows: int
@@ -58,8 +59,9 @@ class DevRows(Protocol):
 
     def calibration(self, predictions: np.ndarray, labels: np.ndarray, /) -> dict[str, Any]: ...
 
-    @property
-    def find_errors(self) -> Callable[[np.ndarray, np.ndarray], PairErrors] | None: ...
+    def find_errors(
+        self, predictions: np.ndarray, labels: np.ndarray, /
+    ) -> PairErrors | SegmentErrors: ...
 
 
 class RewardTrainer(SupervisedTrainer):
@@ -218,7 +220,7 @@ def run_training(
             {f"the dev metric `dev_{key}`": value for key, value in numbers.items()}, trainer.step
         )
         judged, figures = dev.judge(*predicted), dev.figures(*predicted)
-        errors = None if dev.find_errors is None else dev.find_errors(*predicted)
+        errors = dev.find_errors(*predicted)
         metrics = {
             **spec.metrics,
             **numbers,
@@ -234,8 +236,7 @@ def run_training(
         spec = replace(spec, metrics=metrics, **facts)
         _write_model(trainer, spec)
         if is_main_rank():
-            if errors is not None:
-                write_json(folder / "errors.json", errors.as_dict())
+            write_json(folder / "errors.json", errors.as_dict())
             write_json(folder / "metrics.json", {**metrics, **facts, **best})
             command = read_json(folder / "run.json")["command"]  # of the run's beginning
             card = model_card(config, spec, judged, dev.baselines, command)
@@ -244,8 +245,7 @@ def run_training(
     say(f"{name}: best step {best['best_step']}, dev {_shown(numbers, figures)}")
     for line in (comparison(judged, dev.baselines), *metrics["notes"]):
         say(f"{name}: {line}")
-    if errors is not None:
-        say(f"{name}: {errors.describe()}")
+    say(f"{name}: {errors.describe()}")
     return folder
 
 

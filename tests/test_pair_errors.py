@@ -40,7 +40,7 @@ def test_groups_and_mistakes_by_hand():
         "accuracy by the length of the better response: 1.000 if it is longer (n=2), 0.500 if it is"
         " similarly long (n=1), 0.000 if it is shorter (n=2)"
     )
-    assert errors.as_dict()["by_length"][0] == {"name": "longer", "pairs": 2, "accuracy": 1.0}
+    assert errors.as_dict()["by_length"][0] == {"name": "longer", "cases": 2, "accuracy": 1.0}
 
 
 @pytest.mark.parametrize(

@@ -142,8 +142,8 @@ def test_learns_what_can_be_learned(tmp_path, shape, steps, capsys):
     printed = capsys.readouterr().out
     assert f"the response listed first wins {won / decided:.1%} of the decided pairs" in printed
     errors = json.loads((folder / "errors.json").read_text())
-    counted = sum(group["pairs"] * group["accuracy"] for group in errors["by_length"])
-    pairs = sum(group["pairs"] for group in errors["by_length"])
+    counted = sum(group["cases"] * group["accuracy"] for group in errors["by_length"])
+    pairs = sum(group["cases"] for group in errors["by_length"])
     assert counted / pairs == pytest.approx(result["accuracy"]) and pairs == result["pairs"]
     assert result["intervals"]["accuracy"]["mean"] == pytest.approx(result["accuracy"])
     assert result["cases"] == {"pairs": pairs} and "auc" not in result
