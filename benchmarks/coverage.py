@@ -18,14 +18,22 @@ from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import StrictModel
 from fgrlhf.data.agreement.alpha import alpha
-from fgrlhf.stats import Interval, mean_interval, paired_interval, ratio_interval, share_of_prompts
+from fgrlhf.stats import (
+    Interval,
+    f1_interval,
+    mean_interval,
+    paired_interval,
+    ratio_interval,
+    share_of_prompts,
+)
 
-PROMPTS = (3, 5, 10, 20, 50, 100, 400)
+PROMPTS = (5, 10, 20, 50, 100, 400)
 ALIKE = 0.3  # correlation of two responses to a prompt
 SKEW = 1.2  # standard deviation of the logarithm
 SHIFT = 0.3  # of the logarithm
 # share of positives, AUC
 AREAS = ((0.5, 0.76), (0.2, 0.76), (0.2, 0.92), (0.05, 0.76), (0.5, 0.99), (0.2, 0.99))
+SKEWED = ((0.2, 0.76), (0.2, 0.92), (0.5, 0.99), (0.2, 0.99))  # likewise, of skewed scores
 WORDS = 20  # of an item
 Sample = Callable[[np.random.Generator, int], Interval]  # of a number of prompts
 
@@ -87,13 +95,17 @@ def _passages(rng: np.random.Generator, prompts: int) -> Interval:
     return mean_interval(values, passages.tolist())
 
 
-def _auc(share: float, area: float) -> Sample:
-    """Normal scores, of which this share is of positives."""
+def _auc(share: float, area: float, is_skewed: bool = False) -> Sample:
+    """Normal scores, of which this share is of positives; skewed ones are exponential."""
     distance = math.sqrt(2) * float(ndtri(area))
 
     def sample(rng: np.random.Generator, prompts: int) -> Interval:
         positive = rng.random(prompts) < share
-        figure = auc_interval(rng.normal(size=prompts) + distance * positive, positive)
+        if is_skewed:
+            scores = rng.exponential(size=prompts) * np.where(positive, area / (1 - area), 1)
+        else:
+            scores = rng.normal(size=prompts) + distance * positive
+        figure = auc_interval(scores, positive)
         return figure if isinstance(figure, Interval) else Interval(math.nan, math.nan, math.nan)
 
     return sample
@@ -105,7 +117,7 @@ def _f1(share: float, accuracy: float) -> tuple[Sample, float]:
     def sample(rng: np.random.Generator, prompts: int) -> Interval:
         is_error = rng.random(prompts) < share
         found = (rng.random(prompts) < accuracy) == is_error
-        return ratio_interval(2 * (found & is_error), found.astype(int) + is_error)
+        return f1_interval(2 * (found & is_error), found.astype(int) + is_error)
 
     right = share * accuracy
     return sample, 2 * right / (share + right + (1 - share) * (1 - accuracy))
@@ -118,7 +130,7 @@ def _f1_of_segments(share: float) -> tuple[Sample, float]:
         segments = rng.integers(1, 12, prompts)
         errors = rng.binomial(segments, _rates(rng, share, prompts))
         hits = rng.binomial(errors, 0.8)
-        return ratio_interval(2 * hits, hits + rng.binomial(segments - errors, 0.05) + errors)
+        return f1_interval(2 * hits, hits + rng.binomial(segments - errors, 0.05) + errors)
 
     return sample, 1.6 * share / (1.8 * share + 0.05 * (1 - share))
 
@@ -156,6 +168,10 @@ SETTINGS: dict[str, tuple[Sample, float]] = {
     **{f"share {p}, 4 responses": (_responses(p), p) for p in (0.01, 0.05, 0.2, 0.5)},
     **{f"share {p} of segments": (_segments(p), p) for p in (0.05, 0.2, 0.5)},
     **{f"AUC {area}, {share:.0%} positive": (_auc(share, area), area) for share, area in AREAS},
+    **{
+        f"AUC {area}, {share:.0%} positive, skewed": (_auc(share, area, True), area)
+        for share, area in SKEWED
+    },
     **{f"F1, {share:.0%} errors": _f1(share, 0.8) for share in (0.05, 0.2, 0.5)},
     **{f"F1, {share:.0%} errors of segments": _f1_of_segments(share) for share in (0.05, 0.2)},
     "alpha of words": (_marked_words, _alpha_truth()),

@@ -11,8 +11,9 @@ values. Their mean square gives the standard error, their skewness the asymmetry
     s^2 = m_2 / (Q - 1),  c = m_3 / m_2^1.5 sqrt(Q - 1) / (Q - 2),  m_k = mean (u_q - mean u)^k
 
 `skewed_bounds` applies Student's t and Hall's correction for skewness, `share_interval` is for
-shares, and `with_zero` widens the interval of a difference that few prompts decide. What these
-intervals cover in simulations is in docs/metrics.md. See Efron & Tibshirani (1993), chapter 11.
+shares, `f1_interval` for F1, and `with_zero` widens the interval of a difference that few prompts
+decide. What these intervals cover in simulations is in docs/metrics.md. See Efron & Tibshirani
+(1993), chapter 11.
 
 Axes here: Q prompts or clusters of them, C counts.
 """
@@ -27,7 +28,7 @@ from scipy.special import stdtrit  # scipy.stats would take several times as lon
 
 LEVEL = 0.95
 FEWEST_UNITS = 10  # with less prompts or clusters there is no interval
-FEWEST_OF_SHARES = 3  # likewise, of figures with limits
+FEWEST_OF_SHARES = 5  # likewise, of figures with limits
 MOST_FLIPPED = 14  # differences whose signs are all tried: 2^14 sums
 MOST_STEPS = 10_000  # of differences that are multiples of one number, in all
 MOST_PARTS = 12  # of the smallest difference, of which the others may be multiples
@@ -127,7 +128,6 @@ def interval_of(
     limits: tuple[float, float] | None = None,
     fewest: int | None = None,
     rarer: int | None = None,
-    least_error: float = 0.0,
     weights_Q: np.ndarray | None = None,
 ) -> Interval:
     """The interval of an estimate with these pseudo-values, or the reason why there is none.
@@ -139,7 +139,6 @@ def interval_of(
       fewest: units that an interval needs; None: FEWEST_UNITS, with limits FEWEST_OF_SHARES.
       rarer: of two kinds of units that the estimate compares, the number of the rarer kind, which
         decides how much is known; None: all units are of one kind.
-      least_error: the standard error of an estimate with limits is not below this.
       weights_Q: the denominators of a ratio without limits; None: the units have equal weights.
         Few large ones decide it, so that it needs `fewest` units by its degrees of freedom too.
     """
@@ -158,9 +157,8 @@ def interval_of(
     if limits is not None:
         low, high = limits
         share = min(max((estimate - low) / (high - low), 0.0), 1.0)
-        error = max(of_estimate.error, least_error) / (high - low)
-        trials = _effective_trials(share, error, units)
-        bounds = share_interval(share * trials, trials, of_estimate.degrees, rarer is None)
+        trials, degrees = _trials(share, (pseudo_Q - low) / (high - low), of_estimate.degrees)
+        bounds = share_interval(share * trials, trials, degrees)
         scale = high - low
         return Interval(estimate, low + scale * bounds.low, low + scale * bounds.high)
     if of_estimate.error == 0:
@@ -208,26 +206,17 @@ def upper_t(p: float, degrees: float) -> float:
     return -float(stdtrit(degrees, p))
 
 
-def share_interval(
-    successes: float, trials: float, degrees: float = math.inf, in_steps: bool = True
-) -> Interval:
+def share_interval(successes: float, trials: float, degrees: float = math.inf) -> Interval:
     """The share of successes with the 95% interval of Agresti & Coull, which is never a point.
 
         m = trials + t^2,  q = (successes + t^2 / 2) / m,  q ± t sqrt(q (1 - q) / m), cut to [0, 1]
 
     t is the upper 2.5% quantile of Student's t. The interval contains Wilson's, which covers shares
     near 0 or 1 too seldom (.91 for .01 of 50). Agresti & Coull (1998), Am. Stat. 52, 119-126.
-    An AUC near 1 is covered too often by it, and rightly by Wilson's, since pairs of cases are so
-    many that it has no such steps:
-
-        q ± t sqrt(trials share (1 - share) + t^2 / 4) / m
-
-    Wilson (1927), J. Am. Stat. Assoc. 22, 209-212.
 
     Args:
       successes, trials: need not be whole, for an effective number of trials.
-      degrees: of freedom of the estimate of that number; infinite if the trials are independent.
-      in_steps: whether the share has few possible values; if not, the interval is Wilson's.
+      degrees: of freedom of the estimate of that number; infinite if the number is known.
 
     Raises:
       ValueError: there are no trials, or more successes than trials.
@@ -237,23 +226,23 @@ def share_interval(
     t = upper_t((1 - LEVEL) / 2, degrees)
     more = trials + t**2
     middle = (successes + t**2 / 2) / more
-    share = successes / trials
-    if in_steps:
-        half = t * math.sqrt(middle * (1 - middle) / more)
-    else:
-        half = t * math.sqrt(trials * share * (1 - share) + t**2 / 4) / more
-    return Interval(share, max(middle - half, 0.0), min(middle + half, 1.0))
+    half = t * math.sqrt(middle * (1 - middle) / more)
+    return Interval(successes / trials, max(middle - half, 0.0), min(middle + half, 1.0))
 
 
-def _effective_trials(share: float, error: float, units: int) -> float:
-    """The number of independent trials in which a share has this standard error.
+def _trials(share: float, pseudo_Q: np.ndarray, degrees: float) -> tuple[float, float]:
+    """The number of independent trials in which a share varies as much, and its degrees of freedom.
 
-    share (1 - share) / error^2; the number of units if they do not vary, or if the share is a
-    limit, near which an error says nothing.
+    Units that are 0 or 1 are trials themselves, so that their number is known. Otherwise it is
+    share (1 - share) / s^2 with the standard error s of the pseudo-values; the number of units if
+    they do not vary, or if the share is a limit, near which an error says nothing.
     """
+    if np.isin(pseudo_Q.round(9), (0, 1)).all():
+        return float(pseudo_Q.size), math.inf
+    error = spread(pseudo_Q).error
     if error == 0 or share in (0, 1):
-        return float(units)
-    return share * (1 - share) / error**2
+        return float(pseudo_Q.size), degrees
+    return share * (1 - share) / error**2, degrees
 
 
 # ---- checked values ------------------------------------------------------------------------------
@@ -376,9 +365,6 @@ def share_of_prompts(shares_by_prompt: ArrayLike, clusters: Clusters = None) -> 
 
 
 def _mean(values: np.ndarray, clusters: Clusters, is_share: bool) -> Interval:
-    is_binary = is_share and clusters is None and bool(np.isin(values, (0, 1)).all())
-    if is_binary and values.size >= FEWEST_OF_SHARES:  # independent trials, as many as values
-        return share_interval(float(values.sum()), values.size, values.size - 1)
     _, pseudo = mean_pseudo_values(values, clusters)
     return interval_of(float(values.mean()), pseudo, (0.0, 1.0) if is_share else None)
 
@@ -417,10 +403,7 @@ def median_interval(values: ArrayLike) -> Interval:
 
 
 def ratio_interval(
-    numerators: ArrayLike,
-    denominators: ArrayLike,
-    clusters: Clusters = None,
-    fewest: int | None = None,
+    numerators: ArrayLike, denominators: ArrayLike, clusters: Clusters = None
 ) -> Interval:
     """The ratio sum(numerators) / sum(denominators), with one of each per prompt.
 
@@ -434,8 +417,30 @@ def ratio_interval(
     above, below = counts_QC.T
     is_share = bool((above >= 0).all() and (above <= below).all() and below.any())
     if is_share:
-        return interval_of(estimate, pseudo, (0.0, 1.0), fewest)
-    return interval_of(estimate, pseudo, None, fewest, weights_Q=below)
+        return interval_of(estimate, pseudo, (0.0, 1.0))
+    return interval_of(estimate, pseudo, weights_Q=below)
+
+
+def f1_interval(matched: ArrayLike, marks: ArrayLike, clusters: Clusters = None) -> Interval:
+    """F1 = sum(matched) / sum(marks), with one of each per prompt.
+
+    A case that both sides mark has two matched marks, one that a single side marks has none of one,
+    so F1 is no share of trials. The Jaccard index is: of the marked cases, the share that both
+    mark. It decides F1, and its bounds become those of F1:
+
+        J = sum(matched) / sum(2 marks - matched),  F1 = 2 J / (1 + J)
+
+    Args:
+      matched: of each prompt, the marks of both sides that have a partner.
+      marks: all marks of both sides, such as the errors found plus the errors there.
+      clusters: of each prompt.
+    """
+    matched_Q, marks_Q = _columns("matched and marks", [matched, marks]).T
+    jaccard = ratio_interval(matched_Q, 2 * marks_Q - matched_Q, clusters)
+    estimate, low, high = (2 * j / (1 + j) for j in (jaccard.mean, jaccard.low, jaccard.high))
+    if not jaccard.has_bounds:
+        return _no_interval(estimate, jaccard.reason)
+    return Interval(estimate, low, high)
 
 
 def _ratio_values(counts_QC: np.ndarray) -> tuple[float, np.ndarray]:

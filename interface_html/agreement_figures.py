@@ -58,8 +58,6 @@ def share(
 ) -> Figure:
     """The ratio sum(parts) / sum(wholes), with an interval over items or clusters of them.
 
-    F1 is such a ratio: 2 matches / all marks.
-
     Args:
       parts: a (part, whole) pair for each item.
       undefined: the reason to give if all wholes are 0.

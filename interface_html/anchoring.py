@@ -31,7 +31,7 @@ from fgrlhf.data.agreement.matching import overlap_matches, same_type
 from fgrlhf.data.agreement.report import figure_values
 from fgrlhf.data.agreement.responses import clusters_of
 from fgrlhf.data.judgements import SPAN_ASPECT, Judgement
-from fgrlhf.stats import Figure, Interval, unpaired_ratio_interval
+from fgrlhf.stats import Figure, Interval, f1_interval, unpaired_ratio_interval
 from interface_html.agreement_figures import share
 from interface_html.items import read_items
 from interface_html.judged_items import read_record
@@ -216,7 +216,12 @@ def _influence(name: str, annotations: Sequence[Annotation]) -> Influence:
 
 
 def _f1(annotations: Sequence[Annotation]) -> Figure:
-    return _ratio(annotations, f1_parts, "no item of this arm")
+    parts = [f1_parts(one) for one in annotations]
+    if not sum(whole for _, whole in parts):
+        return "undefined: no item of this arm"
+    return f1_interval(
+        [matched for matched, _ in parts], [whole for _, whole in parts], _units(annotations)
+    )
 
 
 def accepted_share(annotations: Sequence[Annotation]) -> Figure:

@@ -16,7 +16,7 @@ import numpy as np
 
 from fgrlhf.auc import auc, auc_interval
 from fgrlhf.reward_models.prefix import Prefix, RMText
-from fgrlhf.stats import Figure, Interval, paired_ratio_interval, ratio_interval
+from fgrlhf.stats import Figure, Interval, f1_interval, paired_ratio_interval, ratio_interval
 from reward_modeling.metrics import precision_recall_f1
 
 FEW_PROMPTS = 50  # fewer are too few to trust a figure
@@ -98,15 +98,15 @@ def detection(
     F1 = 2 hits / (predicted + actual). A figure without a denominator is undefined.
     """
     hits_N = (predicted_N & actual_N).astype(float)
+    marks_N = predicted_N.astype(int) + actual_N
     counts = {
-        "precision": (hits_N, predicted_N, "none is predicted"),
-        "recall": (hits_N, actual_N, "there is none"),
-        "f1": (2 * hits_N, predicted_N.astype(int) + actual_N, "there is none, and none predicted"),
+        "precision": (ratio_interval, hits_N, predicted_N, "none is predicted"),
+        "recall": (ratio_interval, hits_N, actual_N, "there is none"),
+        "f1": (f1_interval, 2 * hits_N, marks_N, "there is none, and none predicted"),
     }
     figures: dict[str, Figure] = {}
-    for of, (above_N, below_N, nothing) in counts.items():
-        defined = below_N.any()
-        figures[f"{name}_{of}"] = ratio_interval(above_N, below_N, prompts) if defined else nothing
+    for of, (interval, above_N, below_N, nothing) in counts.items():
+        figures[f"{name}_{of}"] = interval(above_N, below_N, prompts) if below_N.any() else nothing
     return figures
 
 

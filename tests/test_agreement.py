@@ -126,7 +126,7 @@ def test_equal_marks_of_few_items_are_not_certain():
     ]
     figures = report({"f": items})
     f1 = figures["span F1, exact, positions"]
-    assert f1.mean == f1.high == 1 and f1.low < 0.5
+    assert f1.mean == f1.high == 1 and 0.6 < f1.low < 0.7
     few = figures["alpha, words marked or not"]
     assert str(few) == "1.000 (no interval: 5 of at least 10 units)"
 

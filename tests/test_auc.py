@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import norm
 from sklearn.metrics import roc_auc_score
 
-from fgrlhf.auc import auc, auc_difference, auc_interval
+from fgrlhf.auc import area_interval, assumed_error, auc, auc_difference, auc_interval
 from fgrlhf.stats import Interval, interval_of, jackknifed
 
 
@@ -72,7 +72,37 @@ def test_few_prompts_of_a_kind_have_no_interval():
 
 def test_a_perfect_order_has_an_interval_with_width():
     got = auc_interval(np.arange(40.0), np.arange(40) >= 25)
-    assert isinstance(got, Interval) and got.mean == got.high == 1 and 0.6 < got.low < 0.9
+    assert isinstance(got, Interval) and got.mean == got.high == 1 and 0.8 < got.low < 0.95
+    mirrored = auc_interval(-np.arange(40.0), np.arange(40) >= 25)
+    assert isinstance(mirrored, Interval) and mirrored.low == mirrored.mean == 0
+    assert mirrored.high == pytest.approx(1 - got.low)
+
+
+def test_the_bounds_by_hand():
+    """A = .9 with 10 positives and 20 negatives: s^2 = .09 (1 + 14 (.1/1.1 + .9/1.9)) / 200."""
+    error = (0.09 * (1 + 14 * (0.1 / 1.1 + 0.9 / 1.9)) / 200) ** 0.5
+    assert assumed_error(0.9, 10, 20) == pytest.approx(error) == pytest.approx(0.0633, abs=1e-4)
+    got = area_interval(0.9, 1.2, 10, 20)
+    for bound in (got.low, got.high):
+        assert abs(0.9 - bound) == pytest.approx(
+            1.96 * 1.2 * assumed_error(bound, 10, 20), abs=1e-4
+        )
+    assert 0 < got.low < 0.9 < got.high < 1
+
+
+@pytest.mark.parametrize("share, area", [(0.2, 0.92), (0.5, 0.99), (0.2, 0.99)])
+def test_skewed_scores_near_1_are_covered(share, area):
+    """Few positives are in the wrong order, so the jackknife alone would cover .83 to .90."""
+    covered = 0
+    for run in range(400):
+        rng = np.random.default_rng(run)
+        positive = rng.random(300) < share
+        got = auc_interval(
+            rng.exponential(size=300) * np.where(positive, area / (1 - area), 1), positive
+        )
+        assert isinstance(got, Interval)
+        covered += got.low <= area <= got.high
+    assert 0.915 < covered / 400 < 0.98
 
 
 @pytest.mark.parametrize("share, distance", [(0.5, 1.0), (0.2, 0.0), (0.2, 2.0), (0.3, 2.8)])

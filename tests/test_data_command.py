@@ -349,7 +349,7 @@ def test_agreement_of_files(tmp_path, capsys):
     write_jsonl(second, [row])
     out = tmp_path / "figures.json"
     lines = printed(capsys, "agreement", first, second, f"out={out}")
-    first_line = "span F1, exact, positions 0.000 (no interval: 1 of at least 3 units)"
+    first_line = "span F1, exact, positions 0.000 (no interval: 1 of at least 5 units)"
     assert " ".join(lines[0].split()) == first_line
     figures = json.loads(out.read_text(encoding="utf-8"))
     assert figures["span F1, exact, positions"] == {"mean": 0, "low": None, "high": None}

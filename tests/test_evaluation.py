@@ -388,6 +388,8 @@ CORPUS = {
     "a": ("The dog bit the man.", ("The dog bit the man.", "The dog had bit the man.")),
     "b": ("It wasn't surprising.", ("It was not unexpected.", "No one was surprised.")),
     "c": ("The man had just bitten him.", ("The man bit him first.", "The man bit the dog.")),
+    "d": ("It rained all day long.", ("It rained the whole day.", "It rained all day.")),
+    "e": ("She sold her old boat.", ("She has sold the boat.", "Her old boat was sold.")),
 }
 
 
@@ -411,23 +413,23 @@ def sacrebleu_of(metric, ids):
 
 @pytest.mark.parametrize("name, metric", [("bleu", BLEU()), ("chrf", CHRF())])
 def test_the_corpus_value_and_its_interval_are_of_whole_prompts(name, metric):
-    interval = summarize(corpus_rows("abc"))[f"{name}/corpus"]
-    assert interval.mean == pytest.approx(sacrebleu_of(metric, "abc"))
+    interval = summarize(corpus_rows("abcde"))[f"{name}/corpus"]
+    assert interval.mean == pytest.approx(sacrebleu_of(metric, "abcde"))
     # the same with sacrebleu without each prompt
-    without = [sacrebleu_of(metric, ids) for ids in ("bc", "ac", "ab")]
-    error = np.std(without, ddof=1) * (3 - 1) / 3**0.5
+    without = [sacrebleu_of(metric, ids) for ids in ("bcde", "acde", "abde", "abce", "abcd")]
+    error = np.std(without, ddof=1) * (5 - 1) / 5**0.5
     share = interval.mean / 100
     trials = share * (1 - share) / (error / 100) ** 2
-    expected = share_interval(share * trials, trials, 2)
+    expected = share_interval(share * trials, trials, 4)
     assert (interval.low, interval.high) == pytest.approx((100 * expected.low, 100 * expected.high))
     # equal samples of a prompt add no information (without a matching 4-gram the smoothing of BLEU
     # depends on the number of 4-grams, so its bounds change a little)
-    copies = summarize(corpus_rows("aabbcc"))[f"{name}/corpus"]
+    copies = summarize(corpus_rows("aabbccddee"))[f"{name}/corpus"]
     assert copies.mean == pytest.approx(interval.mean)
     assert (copies.low, copies.high) == pytest.approx((interval.low, interval.high), abs=3)
-    mean = np.mean([row[name] for row in corpus_rows("abc")])
-    assert summarize(corpus_rows("abc"))[name].mean == pytest.approx(mean)
-    assert abs(mean - interval.mean) > 1
+    mean = np.mean([row[name] for row in corpus_rows("abcde")])
+    assert summarize(corpus_rows("abcde"))[name].mean == pytest.approx(mean)
+    assert abs(mean - interval.mean) > 0.3
 
 
 def test_corpus_perplexity_weighs_tokens():

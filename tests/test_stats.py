@@ -8,6 +8,7 @@ from scipy.stats import binom, binomtest, t
 from fgrlhf.seed_stats import holm, seed_interval, seed_p_value
 from fgrlhf.stats import (
     Interval,
+    f1_interval,
     interval_of,
     jackknifed,
     mean_interval,
@@ -107,7 +108,7 @@ def test_too_few_prompts_have_no_interval():
     assert alone == [Interval(0.5, *NONE)] * len(alone)
     assert alone[0].as_dict() == {"mean": 0.5, "low": None, "high": None}
     assert str(alone[0]) == "0.500 (no interval: 1 of at least 10 units)"
-    assert str(alone[1]) == "0.500 (no interval: 2 of at least 3 units)"  # a share
+    assert str(alone[1]) == "0.500 (no interval: 2 of at least 5 units)"  # a share
     assert not alone[0].excludes_zero
     assert seed_p_value([np.array([0.25]), np.array([0.75])]) == 1
 
@@ -121,9 +122,6 @@ def test_a_share_by_hand():
     q = (8 + 1.9207) / (10 + 3.8415)
     half = 1.96 * (q * (1 - q) / 13.8415) ** 0.5
     assert (got.mean, got.low, got.high) == pytest.approx((0.8, q - half, q + half), abs=1e-4)
-    wilson = binomtest(8, 10).proportion_ci(method="wilson")
-    got = share_interval(8, 10, in_steps=False)
-    assert (got.low, got.high) == pytest.approx((wilson.low, wilson.high))
     for successes, trials in ((0, 0), (3, 2), (-1, 2)):
         with pytest.raises(ValueError, match="have no share"):
             share_interval(successes, trials)
@@ -133,17 +131,17 @@ def test_a_share_by_hand():
 def test_shares_are_covered_by_exact_probabilities(trials):
     """Wilson's interval covers .01 of 50 with probability .911."""
     counts = np.arange(trials + 1)
-    bounds = [share_interval(count, trials, trials - 1) for count in counts]
+    bounds = [share_interval(count, trials) for count in counts]
     for p in (0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.3, 0.5, 0.95, 0.99):
         covers = np.array([got.low <= p <= got.high for got in bounds])
-        assert binom.pmf(counts, trials, p)[covers].sum() > 0.93
+        assert binom.pmf(counts, trials, p)[covers].sum() > 0.929
 
 
 def test_shares_at_a_limit_have_width():
     none = mean_interval([0.0] * 100)  # nobody was toxic
     assert none.mean == none.low == 0 and 0.03 < none.high < 0.05
     everyone = ratio_interval([5, 3, 4, 5, 2], [5, 3, 4, 5, 2])
-    assert everyone.mean == everyone.high == 1 and 0.3 < everyone.low < 0.5
+    assert everyone.mean == everyone.high == 1 and 0.5 < everyone.low < 0.52
     # the responses to a prompt may all be alike: a hundred prompts are a hundred trials
     assert share_of_prompts([0.0] * 100) == none == ratio_interval([0] * 100, [4] * 100)
 
@@ -159,6 +157,43 @@ def test_independent_responses_are_further_trials_and_equal_ones_are_not():
     assert copies == one
     with pytest.raises(ValueError, match="from 0 to 1"):
         share_of_prompts([0.5, 1.5])
+
+
+def test_f1_by_hand():
+    """Four prompts with a hit, one with a miss, one with a false alarm: J = 4/6, F1 = 8/10."""
+    matched, marks = [2, 2, 2, 2, 0, 0, 0], [2, 2, 2, 2, 1, 1, 0]
+    got, jaccard = f1_interval(matched, marks), share_interval(4, 6)
+    expected = [2 * j / (1 + j) for j in (4 / 6, jaccard.low, jaccard.high)]
+    assert (got.mean, got.low, got.high) == pytest.approx(expected)
+    assert got.mean == pytest.approx(0.8)
+    # all segments of a prompt alike are no further trials
+    names = list("abcdefg") * 3
+    copies = f1_interval(matched * 3, marks * 3, names)
+    assert (copies.low, copies.high) == pytest.approx((got.low, got.high))
+    few = f1_interval([2, 0, 0], [2, 1, 0])
+    assert str(few) == "0.667 (no interval: 2 of at least 5 units)"
+
+
+@pytest.mark.parametrize("errors, prompts", [(0.05, 20), (0.05, 50), (0.2, 20), (0.5, 10)])
+def test_f1_is_covered_by_exact_probabilities(errors, prompts):
+    """Four fifths of the errors are found and as many of the others are let pass.
+
+    The number of marked prompts is binomial, and given it that of hits. Student's t, as for an
+    estimated number of trials, would cover up to .995.
+    """
+    marked = errors + 0.2 * (1 - errors)
+    share = 0.8 * errors / marked
+    covered = has_bounds = 0.0
+    for trials in range(5, prompts + 1):
+        chance = binom.pmf(trials, prompts, marked)
+        has_bounds += chance
+        for hits in range(trials + 1):
+            got = f1_interval(
+                [2] * hits + [0] * (trials - hits), [2] * hits + [1] * (trials - hits)
+            )
+            if got.low <= 2 * share / (1 + share) <= got.high:
+                covered += chance * binom.pmf(hits, trials, share)
+    assert 0.95 < covered / has_bounds < 0.97
 
 
 # ---- ratios and pooled counts --------------------------------------------------------------------
@@ -265,10 +300,15 @@ def test_large_denominators_leave_few_degrees_of_freedom():
 
 
 def test_zeros_and_ones_are_as_many_trials_as_prompts():
-    assert mean_interval([0, 1] * 5) == share_interval(5, 10, degrees=9)
-    assert mean_interval([0, 1, 1]) == share_interval(2, 3, degrees=2)
+    """Their number is known, so nothing has Student's t; five trials would be covered .99 to 1."""
+    assert mean_interval([0, 1] * 5) == share_interval(5, 10)
+    assert ratio_interval([0, 1, 1, 0, 1], [1] * 5, list("abcde")) == share_interval(3, 5)
     twins = mean_interval([0, 0, 1, 1] * 5, [i // 2 for i in range(20)])
-    assert twins.low < mean_interval([0, 1] * 5).low  # of clusters, the trials are estimated
+    assert (twins.low, twins.high) == pytest.approx((share_interval(5, 10).low, 1 - twins.low))
+    # one half occurs, so that the number of trials is estimated: .75 .25 / s^2, s^2 = .0625 / 9
+    halves = mean_interval([0, 1, 1, 1] * 5, [i // 2 for i in range(20)])
+    expected = share_interval(0.75 * 27, 27, degrees=9)
+    assert (halves.low, halves.high) == pytest.approx((expected.low, expected.high))
 
 
 def test_the_median_is_between_order_statistics():
@@ -316,7 +356,7 @@ def test_clusters_hold_the_truth():
 # ---- coverage ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("prompts", [3, 10, 20, 120])
+@pytest.mark.parametrize("prompts", [5, 10, 20, 120])
 def test_intervals_hold_the_truth_95_times_in_100(prompts):
     """1000 runs have a standard error of .007; percentile bootstraps cover .76 with 3 prompts."""
     covered = {"ratio": 0, "mean": 0, "difference": 0, "exponential": 0, "lognormal": 0}

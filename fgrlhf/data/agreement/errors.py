@@ -33,7 +33,7 @@ from fgrlhf.data.agreement.matching import (
 )
 from fgrlhf.data.agreement.responses import Shared, clusters, with_judged_errors
 from fgrlhf.data.judgements import JOINED, RESPONSE, Judgement
-from fgrlhf.stats import Figure, ratio_interval
+from fgrlhf.stats import Figure, f1_interval
 from fgrlhf.words import word_starts
 
 SPAN_F1 = "span F1, one-to-one overlap"
@@ -127,7 +127,7 @@ def _ratio(
     nothing_given: str,
     not_shared: str,
 ) -> Figure:
-    """The ratio of two sums over the pairs of annotators of each response, weighted 1 / (m - 1).
+    """F1: a ratio of two sums over the pairs of annotators of each response, weighted 1 / (m - 1).
 
     Args:
       compare: of a response and two of its annotators, the number of judgements that match and the
@@ -154,7 +154,7 @@ def _ratio(
         return f"undefined: {not_shared}"
     if not totals:
         return f"undefined: {nothing_given}"
-    return ratio_interval(matched, totals, names)
+    return f1_interval(matched, totals, names)
 
 
 def _word_units(entry: Shared, with_types: bool) -> Units:
