@@ -7,6 +7,7 @@ import pytest
 from made_tasks import ROW as MADE_ROW
 from made_tasks import page_with, task_with
 from page_helpers import ITEM, TEXT, opened, press, state, word
+from served_pages import visiting
 from server_helpers import Client, serving
 from test_database import Clock
 from test_liked_spans import submission
@@ -469,3 +470,20 @@ def test_annotations_that_cannot_be_shown_are_left_out(chromium, tmp_path):
             assert not tab.is_visible("#annotations"), one
             assert tab.locator("#text .w").count() == 15
             press(tab, "]")
+
+
+def test_the_page_starts_from_the_shared_marks(chromium, tmp_path):
+    shared = {"errors": [error()], "missing-info": [], "corrected-prediction": ITEM["prediction 1"]}
+    rows = [{**ITEM, "annotations": [], "shared": shared}]
+    rows.append({**rows[0], "id": "two", "shared": {**shared, "errors": []}})
+    write_json(tmp_path / "items.json", rows)
+    with serving(tmp_path, items=tmp_path / "items.json") as server:
+        with visiting(chromium, server) as tab:
+            assert tab.locator("#text .w.marked").count() == 2
+            assert "not submitted" in tab.text_content("#position")
+            assert not tab.is_checked("#no-error")
+            word(tab, 4).click()
+            press(tab, "3")
+        client = Client(server.port, "anna")
+        given = client.next()
+        assert given["item"]["shared"] == shared

@@ -557,3 +557,28 @@ def test_decisions_of_served_pages_are_exported(chromium, tmp_path):
     assert exported == {**item, "preference": [2] * 6, "decided": {"comparison": "adjudicated"}}
     [decision] = read_database(path, "qa_feedback").submissions
     assert decision.annotator == "dana"
+
+
+def doc_or_fresh(tab) -> list:
+    """The preference that the page shows."""
+    return [
+        tab.locator(f"[data-card='{card}'] input:checked").count() and BEST_FIRST[k]
+        for k, card in sorted((k, card) for card, (k, _) in enumerate(shown_pairs(tab)))
+    ]
+
+
+def test_people_without_a_difference_and_items_without_people(chromium, task, tmp_path):
+    same = [comparison(BEST_FIRST), comparison(BEST_FIRST, "ben")]
+    page = where(task, to_decide(0, **{COMPARISONS: same}))
+    with opened(chromium, "comparison", where=page) as tab:
+        assert doc_or_fresh(tab) == BEST_FIRST
+        press(tab, ".")
+        assert "do not differ" in tab.inner_text("#message")
+        write_json(tmp_path / "other.json", [row(5, OUTPUTS)])
+        tab.set_input_files("#file", tmp_path / "other.json")
+        tab.wait_for_selector("#deciding", state="hidden")
+        press(tab, "Escape", ".")
+        assert "no submissions to decide between" in tab.inner_text("#message")
+        press(tab, "x")
+        assert tab.locator(".takes").count() == 0
+        assert tab.locator("#choices input:checked").count() == 0

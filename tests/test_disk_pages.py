@@ -13,9 +13,11 @@ from page_helpers import (
     press,
     reload,
     rename,
+    row_with,
     wait_until,
 )
 
+from interface_html.format import Item
 from interface_html.items import read_items
 from interface_html.pages import self_contained
 from tasks.qa_feedback.feedback import read_feedback
@@ -501,3 +503,70 @@ def test_the_words_that_differ_are_marked(chromium, tmp_path):
         assert tab.locator(".candidate del").all_inner_texts() == [base] * 3
         tab.locator("#differences button", has_text="None").click()
         assert outputs.all_inner_texts() == texts
+
+
+ALT_GR = ("altKey", "ctrlKey")
+
+
+# what the keys for the previous, the next and the next open item type, their places and modifiers
+BRACKETS = {
+    "US": [("[", "BracketLeft"), ("]", "BracketRight"), ("}", "BracketRight", "shiftKey")],
+    "German Mac, with Option": [
+        ("[", "Digit5", "altKey"),
+        ("]", "Digit6", "altKey"),
+        ("}", "Digit9", "altKey"),
+    ],
+    "German Windows, with AltGr": [
+        ("[", "Digit8", *ALT_GR),
+        ("]", "Digit9", *ALT_GR),
+        ("}", "Digit0", *ALT_GR),
+    ],
+    "German": [("ü", "BracketLeft"), ("+", "BracketRight"), ("*", "BracketRight", "shiftKey")],
+    "French": [("Dead", "BracketLeft"), ("$", "BracketRight"), ("£", "BracketRight", "shiftKey")],
+    "Russian": [
+        ("х", "BracketLeft"),  # noqa: RUF001
+        ("ъ", "BracketRight"),
+        ("Ъ", "BracketRight", "shiftKey"),
+    ],
+}
+
+
+def test_brackets_of_other_keyboards(chromium, tmp_path):
+    with opened(chromium, items=items_of(4), tmp_path=tmp_path) as tab:
+
+        def after(key, code, *modifiers) -> str:
+            press_as(tab, key, code, **dict.fromkeys(modifiers, True))
+            return tab.inner_text("#item-title")
+
+        press(tab, "]", "n", "Control+Enter", "[", "[")
+        for keyboard, (previous, following, following_open) in BRACKETS.items():
+            assert tab.inner_text("#item-title") == "Q0?"
+            assert after(*following) == "Q1?", keyboard
+            assert after(*previous) == "Q0?", keyboard
+            assert after(*following_open) == "Q2?", keyboard  # Q1 is done
+            tab.focus("#correction")
+            assert after(*previous) == "Q2?", keyboard  # it is text
+            press(tab, "Escape", "[", "[")
+
+
+ROW = {key: value for key, value in ITEM.items() if key != "id"}
+
+
+def annotation_of(correction: str) -> dict:
+    error = {"error type": "Irrelevant", "explanation": "", "start": 0, "end": 3}
+    return {"errors": [error], "missing-info": [], "corrected-prediction": correction}
+
+
+def test_the_download_names_changes_of_the_files_own_feedback(chromium, tmp_path):
+    row = row_with(Item("0", ROW), annotation=annotation_of("Of the file."))
+    with opened(chromium, items=[row], tmp_path=tmp_path) as tab:
+        assert tab.inner_text("#position").startswith("Item 1 of 1 (from the file)")
+        tab.fill("#correction", "Changed.")
+        press(tab, "Escape")
+        assert tab.inner_text("#position").startswith("Item 1 of 1 (changed, not submitted)")
+        assert corrections(downloaded(tab)) == ["Of the file."]
+        assert "1 item has changes that are not submitted" in tab.inner_text("#notice")
+        press(tab, "Control+z")
+        assert tab.inner_text("#position").startswith("Item 1 of 1 (from the file)")
+        press(tab, "Control+Shift+z", "Control+Enter")
+        assert corrections(downloaded(tab)) == ["Changed."]

@@ -171,3 +171,16 @@ def test_a_severity_is_chosen_kept_and_taken_back(chromium, tmp_path):
         assert first["spans"][0] == {**SPAN, "severity": "minor"}
         assert first["spans"][1]["severity"] == "major"
         assert second == row
+
+
+def test_a_missing_severity_prevents_the_submission(chromium, tmp_path):
+    with opened(chromium, where=marked_page(tmp_path, severity_required=True)) as tab:
+        drag(tab, 1, 2)
+        press(tab, "1", "Control+Enter")
+        assert "severity is missing: choose minor or major" in tab.inner_text("#problems")
+        key = tab.evaluate("document.activeElement.dataset.key")
+        assert key == "errors-0-severity-minor"
+        press(tab, "Enter", "m")  # a required severity is never taken back
+        assert badge(word(tab, 1)) == "I1m"
+        press(tab, "Control+Enter")
+        assert "Submitted" in tab.inner_text("#message")
