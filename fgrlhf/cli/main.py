@@ -30,6 +30,11 @@ COMMANDS = {
         "output_dir=DIR source=NAME",
         "choose the best of several evaluated responses",
     ),
+    "soup": (
+        "fgrlhf.cli.soup",
+        "policies='[A, B]' output_dir=DIR",
+        "average the weights of policies trained from one model",
+    ),
     "summary": (
         "fgrlhf.pipeline.summary",
         "TASK output_dir=DIR",
