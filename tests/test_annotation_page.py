@@ -274,3 +274,19 @@ def test_nothing_missing_is_confirmed_only_where_it_is_asked_for(
 def test_the_pages_are_small():
     files = [*QA.scripts, *TEMPLATES.iterdir()]
     assert sum(path.stat().st_size for path in files) < 460_000
+
+
+def test_a_bad_file_is_refused_with_row_and_reason(chromium, tmp_path):
+    with opened(chromium, items=None) as tab:
+        for text, reason in (
+            ("{", "not valid JSON"),
+            ("[]", "at least one row"),
+            (json.dumps([ITEM, {**ITEM, "gold": 1}]), "row 1 of the file: `gold` must be text"),
+            (json.dumps([{**ITEM, "question": " "}]), "`question` is blank: it must hold a text"),
+            (json.dumps([{**ITEM, "id": 7}]), "row 0 of the file: `id` must be a text"),
+            (json.dumps([{**ITEM, "tweet": 2**60 + 1}]), f"`tweet` is {2**60 + 1}, which"),
+        ):
+            (tmp_path / "bad.json").write_text(text)
+            tab.set_input_files("#file", tmp_path / "bad.json")
+            found = "reason => document.querySelector('#notice').textContent.includes(reason)"
+            wait_until(tab, found, arg=reason)

@@ -225,3 +225,10 @@ def test_precision_compares_sampling_and_scoring():
     assert 0 < found["tokens"] <= 24
     assert 0 < found["mean |d|"] <= found["largest |d|"] < 0.1
     assert found["ratio at 1 %"] <= 1 <= found["ratio at 99 %"]
+
+
+def test_unknown_sizes_are_refused():
+    with pytest.raises(UserError, match="huge.*choose from tiny"):
+        bench.BenchSettings(sizes="tiny,huge").chosen()
+    assert [size.samples for size in bench.BenchSettings(sizes="tiny", samples=2).chosen()] == [2]
+    assert bench.BenchSettings(sizes="smollm2").chosen() == []

@@ -4,11 +4,14 @@ import json
 
 import pytest
 from made_tasks import ROW, page_with, saved, task_with
-from page_helpers import QA, opened, press, reload
+from page_helpers import ITEM, QA, opened, press, reload, said, wait_until
 from rating_tasks import QUALITY
+from served_pages import visiting
+from server_helpers import serving
 from test_annotation_page import ROW as QA_ROW
 
 from fgrlhf.base.records import DataError
+from interface_html import export, submissions
 from interface_html.format import Item
 from interface_html.items import item_json, read_items, rows_text
 from interface_html.ratings import rating_problems
@@ -106,3 +109,35 @@ def test_comments_of_a_file_and_tasks_without(chromium, tmp_path):
         assert saved(tab, "#download") == [row]
     with opened(chromium, where=page_with(task_with(tmp_path, comment="none"), [ROW])) as tab:
         assert tab.locator("#comment").count() == 0
+
+
+def test_rows_of_question_answering_have_no_notes(chromium, tmp_path):
+    """Neither the rows that a page saves, nor those that the server exports."""
+    judged = {"annotation": {"feedback": NO_ERROR}, "comparison": {"preference": [0] * 6}}
+    for page, judgement in judged.items():
+        with opened(chromium, page, tmp_path=tmp_path) as tab:
+            press(tab, *PAGES[page])
+            tab.fill("#comment", "Only for the record.")
+            press(tab, "Escape", "Control+Enter")
+            (row,) = saved(tab, "#download")
+            assert row == {**QA_ROW, **judgement}
+            assert saved(tab, "#record")[0]["comment"][page] == "Only for the record."
+    with serving(tmp_path, items=2) as server:
+        for page in judged:
+            with visiting(chromium, server, page) as tab:
+                tab.check("#flag")
+                tab.fill("#comment", "Note.")
+                press(tab, "Escape", *PAGES[page], "Control+Enter")
+                said(tab, "Submitted")
+                assert not tab.is_checked("#flag")
+                press(tab, "[")
+                wait_until(tab, "() => document.querySelector('#flag').checked")
+                assert tab.input_value("#comment") == "Note."
+    out = tmp_path / "all.jsonl"
+    settings = {"task": "qa_feedback", "db": str(server.db), "out": str(out)}
+    submissions.write_submissions(submissions.SubmissionsSettings(**settings))
+    docs = [json.loads(line)["doc"] for line in out.read_text().splitlines()]
+    assert [(doc["flag"], doc["comment"]) for doc in docs] == [(True, "Note.")] * 2
+    export.export(export.FeedbackExportSettings(**settings))
+    text = out.read_text()
+    assert "flag" not in text and "comment" not in text and ITEM["gold"] in text

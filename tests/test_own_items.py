@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from faulty_link import FaultyLink, fail, proceed
 from page_helpers import new_context, press, push, said, wait_until
-from served_pages import at_work, visiting
+from served_pages import at_work, kept, visiting
 from served_pages import study as study  # a fixture
 from server_helpers import Client, Server, serving
 
@@ -247,3 +247,13 @@ def test_the_end_of_a_lease_is_counted_down_and_announced_once(chromium, tmp_pat
         press(tab, "n", "Control+Enter")
         tab.wait_for_selector("#empty:not([hidden])")
         assert tab.is_hidden("#lease")
+
+
+def test_a_draft_with_a_long_history_reaches_the_server(chromium, study):
+    with at_work(chromium, study) as work:
+        for i in range(16):
+            work.tab.fill("#correction", str(i) + "ä" * 10_000)
+            press(work.tab, "Escape", "Escape")
+            work.tab.wait_for_timeout(1600 if i == 0 else 0)
+        kept(work.tab)
+        assert work.tab.is_hidden("#notice")

@@ -244,3 +244,15 @@ def test_the_server_refuses_ratings_that_break_the_rules(tmp_path):
 def test_the_default_of_points_is_five(tmp_path):
     task = rating_task(tmp_path, ratings=[QUALITY, {**CLARITY, "anchors": {}}])
     assert [scale.points for scale in task.schema.ratings] == [5, 5]
+
+
+def test_one_text_and_only_likert(chromium, tmp_path):
+    task = rating_task(tmp_path, outputs=["first"], ratings=[{**QUALITY, "points": 7}])
+    with opened(chromium, where=write_page(task, [row(0, outputs=["first"])])) as tab:
+        assert tab.inner_text("#rate-title") == "Rate the text"
+        assert tab.locator(".candidate .badge").count() == 0
+        press(tab, "8")
+        assert checked(tab) == []
+        press(tab, "7", "Control+Enter")
+        (entry,) = json.loads(downloaded(tab))
+        assert entry["ratings"] == [{"quality": 7}]
