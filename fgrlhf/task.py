@@ -52,7 +52,7 @@ class Task:
     """Definition of a task. Every field except the name has a default.
 
     Args:
-      name: the folder below `tasks/`.
+      name: the folder below `tasks/`; "" of `NO_TASK`.
       read: file -> prompts. The default reads rows {prompt|text, references|answer, ...}.
       generate: (split, seed) -> prompts, for a task without files. Which prompts may occur in a
         split must not depend on the seed: training and evaluation may use different seeds, and no
@@ -117,9 +117,9 @@ class Task:
                 )
             return prompts
         if self.generate is None:
+            who = f"the task `{self.name}` reads its prompts" if self.name else "prompts are read"
             raise UserError(
-                f"the task `{self.name}` reads its prompts from files: give one for {split}, such"
-                f" as {key or f'data.{split}_file'}=..."
+                f"{who} from files: give one for {split}, such as {key or f'data.{split}_file'}=..."
             )
         if split not in SPLITS:
             raise UserError(
@@ -136,6 +136,10 @@ class Task:
         if not prompts:
             raise UserError(f"the task `{self.name}` generated no prompts for the split {split}")
         return prompts
+
+
+# Files have the library's formats, rewards are the library's, and models read a prompt's text.
+NO_TASK = Task(name="")
 
 
 def _repeated_id(prompts: Sequence[Prompt]) -> str | None:

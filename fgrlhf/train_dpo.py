@@ -114,7 +114,7 @@ def train(task: Task, config: DPOConfig) -> None:
     check_own_run(folder, config, config.inputs)
     transformers_logging.disable_progress_bar()
     trainer = build_trainer(task, config)
-    trainer.task = task.name
+    trainer.task = task.name or None
     announce(trainer)
     note_changed_code(task, config, folder)
     with hold(folder):

@@ -99,7 +99,7 @@ def train(task: Task, config: RLConfig) -> None:
     check_own_run(folder, config, config.inputs)
     transformers_logging.disable_progress_bar()
     trainer = build_trainer(task, config)
-    trainer.task = task.name
+    trainer.task = task.name or None
     unused = ", ".join(config.unused_settings())
     name = getattr(config.algorithm, "of", config.algorithm.name)
     announce(trainer, [f"note: {name} does not read {unused}"] if unused else [])

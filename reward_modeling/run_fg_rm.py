@@ -23,7 +23,7 @@ from transformers import PreTrainedModel
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json
 from fgrlhf.base.program import run_main
-from fgrlhf.cli.training_program import NO_TASK, run_program
+from fgrlhf.cli.training_program import run_program
 from fgrlhf.configs.strict import StrictModel
 from fgrlhf.reward_models.inputs import RMInputs
 from fgrlhf.reward_models.prefix import Prefix
@@ -40,7 +40,7 @@ from fgrlhf.reward_utils import (
 from fgrlhf.runs.stage import hold
 from fgrlhf.stats import Figure, ratio_interval
 from fgrlhf.supervised_trainer import reuse
-from fgrlhf.task import Task
+from fgrlhf.task import NO_TASK, Task
 from fgrlhf.utils import IGNORED, seeded
 from reward_modeling import training
 from reward_modeling.baselines import Baselines, segment_baselines

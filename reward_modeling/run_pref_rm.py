@@ -29,7 +29,7 @@ from transformers import PreTrainedModel
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.program import run_main
-from fgrlhf.cli.training_program import NO_TASK, run_program
+from fgrlhf.cli.training_program import run_program
 from fgrlhf.configs.strict import Coefficient
 from fgrlhf.data.comparisons import Comparison
 from fgrlhf.metrics.clusters import cluster_of
@@ -42,7 +42,7 @@ from fgrlhf.runs.distributed import share_of
 from fgrlhf.runs.stage import hold
 from fgrlhf.stats import Figure
 from fgrlhf.supervised_trainer import reuse
-from fgrlhf.task import Task
+from fgrlhf.task import NO_TASK, Task
 from fgrlhf.utils import IGNORED, seeded
 from reward_modeling import training
 from reward_modeling.baselines import Baselines, pair_baselines

@@ -53,7 +53,9 @@ from reward_modeling.segment_files import (
 )
 
 SEGMENTER_FILE = "segmenter.json"
-USAGE = "usage: fgrlhf rm span_files TASK source=... output=... level=... tags=... [key=value ...]"
+USAGE = (
+    "usage: fgrlhf rm span_files [TASK] source=... output=... level=... tags=... [key=value ...]"
+)
 
 
 class SpanFileSettings(StrictModel):

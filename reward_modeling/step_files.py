@@ -30,7 +30,7 @@ from reward_modeling.segment_files import IGNORE, OK, TaggedWords, segment_file,
 
 ERROR = "ERROR"
 MOST_CUT = 0.5  # share of the solutions with a bad step that may end with it
-USAGE = "usage: fgrlhf rm step_files TASK source=... output=... [key=value ...]"
+USAGE = "usage: fgrlhf rm step_files [TASK] source=... output=... [key=value ...]"
 
 
 class StepFileSettings(StrictModel):

@@ -23,7 +23,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.program import run_main
-from fgrlhf.cli.training_program import NO_TASK, run_program
+from fgrlhf.cli.training_program import run_program
 from fgrlhf.data.formats import DEMONSTRATIONS, Demonstration
 from fgrlhf.evaluation import Metric, check_metrics_fit, metric_columns, reference_notes
 from fgrlhf.evaluators import RougeLsum
@@ -52,7 +52,7 @@ from fgrlhf.supervised_trainer import (
     reuse,
     trained,
 )
-from fgrlhf.task import Task
+from fgrlhf.task import NO_TASK, Task
 from fgrlhf.text_types import Prompt
 from fgrlhf.utils import IGNORED, seeded
 from fgrlhf.words import count_words
@@ -302,7 +302,7 @@ def _train(config: SFTConfig, task: Task) -> Path:
     trainer.check_metric()
     unseen = count_unseen(policy, examples, config.model.max_generated_len)
     messages = _start_messages(config, policy, len(examples), len(dev), unseen)
-    with trained(trainer, messages, None if task is NO_TASK else task.name):
+    with trained(trainer, messages, task.name or None):
         install_model(trainer, folder)
         note = trainer.tie_note()
         if note is not None:

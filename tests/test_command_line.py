@@ -10,11 +10,13 @@ from pydantic import Field
 
 from fgrlhf.algorithms import registry
 from fgrlhf.base.errors import UserError
+from fgrlhf.base.program import as_settings
 from fgrlhf.cli import completion, env, rl
 from fgrlhf.cli import main as command
-from fgrlhf.cli.command_line import settings_from
+from fgrlhf.cli.command_line import settings_from, task_and_rest
 from fgrlhf.cli.main import ALGORITHMS
 from fgrlhf.configs.strict import StrictModel
+from fgrlhf.task import NO_TASK
 
 ROOT = Path(__file__).parents[1]
 
@@ -84,7 +86,7 @@ def test_a_dot_selects_a_key_of_a_section():
     assert settings.out == "x.json"
 
 
-@pytest.mark.parametrize("argument", ["count", "", "=3", "--count"])
+@pytest.mark.parametrize("argument", ["count", "", "=3", "-count"])
 def test_an_argument_that_is_not_a_setting(argument):
     with pytest.raises(UserError, match="is not a setting: write it as key=value"):
         settings_from(Settings, [argument])
@@ -130,19 +132,45 @@ def test_a_mistaken_key_of_env_is_answered_with_the_key_as_it_is_written():
         settings_from(env.EnvSettings, ["jsn=true"])
 
 
-def test_a_forgotten_config_and_a_flag_are_said():
-    with pytest.raises(UserError, match="the config file is missing: it comes before `train.lr=1`"):
-        rl.main(["numbers", "train.lr=1"])
-    with pytest.raises(UserError, match="`--train.lr=1` is not an override: write it as section"):
-        rl.main(["numbers", "tasks/numbers/mini_rl_config.yml", "--train.lr=1"])
+@pytest.mark.parametrize(
+    ("typed", "settings"),
+    [
+        (["--train.lr", "1", "c.yml"], ["train.lr=1", "c.yml"]),
+        (["--train.lr=1", "a=b"], ["train.lr=1", "a=b"]),
+        (["--quiet", "--n", "-1"], ["quiet=true", "n=-1"]),
+        (["--last"], ["last=true"]),
+        (["--text=a=b"], ["text=a=b"]),
+        (["--help"], ["--help"]),
+        (["-h", "--", "x"], ["-h", "--", "x"]),
+    ],
+)
+def test_flags_are_settings(typed, settings):
+    assert as_settings(typed) == settings
+    assert as_settings(settings) == settings
 
 
-def test_a_setting_before_the_task_is_said():
-    for setting in ("--model_name_or_path", "algorithm.name=grpo"):
-        with pytest.raises(UserError, match=f"the task is missing: it comes before `{setting}`"):
-            rl.main([setting, "x"])
-    with pytest.raises(UserError, match="the config file is missing: it comes before `--use_vllm`"):
-        rl.main(["numbers", "--use_vllm"])
+def test_the_first_argument_may_be_a_task(tmp_path, monkeypatch):
+    usage = "usage: fgrlhf rl [TASK] [config.yml]"
+    monkeypatch.chdir(tmp_path)
+    for name in ("config", "a=b"):  # files
+        (tmp_path / name).write_text("{}")
+    for first in ("c.yml", "config", "a=b", "train.lr=1", "--help"):
+        assert task_and_rest([first, "seed=1"], usage) == (NO_TASK, [first, "seed=1"])
+    assert task_and_rest(["--train.lr", "1"], usage) == (NO_TASK, ["train.lr=1"])
+    monkeypatch.undo()
+    task, rest = task_and_rest(["tasks.qa_feedback", "c.yml", "--train.lr", "1"], usage)
+    assert task.name == "qa_feedback" and rest == ["c.yml", "train.lr=1"]
+    with pytest.raises(UserError, match="there is no task `tasks.nothing`"):
+        task_and_rest(["tasks.nothing", "c.yml"], usage)
+    with pytest.raises(UserError, match="the task is missing: it comes before `seed=1`"):
+        task_and_rest(["seed=1"], "usage: fgrlhf prompts TASK data_dir=...")
+
+
+def test_a_config_file_is_not_needed():
+    with pytest.raises(UserError, match="model: .*give model=... on the command line"):
+        rl.main(["numbers", "--train.lr", "1"])
+    with pytest.raises(UserError, match="use_vllm"):
+        rl.main(["--use_vllm"])
 
 
 @pytest.mark.parametrize(
@@ -162,7 +190,10 @@ def test_what_to_type_for_other_words(typed, answer, monkeypatch):
 
 
 def test_help_of_a_command(monkeypatch, capsys):
-    for typed, answer in (("help", "usage: fgrlhf COMMAND"), ("help rl", "usage: fgrlhf rl TASK")):
+    for typed, answer in (
+        ("help", "usage: fgrlhf COMMAND"),
+        ("help rl", "usage: fgrlhf rl [TASK]"),
+    ):
         monkeypatch.setattr(sys, "argv", ["fgrlhf", *typed.split()])
         with pytest.raises(SystemExit) as ended:
             command.main()

@@ -223,7 +223,7 @@ def test_command_line(tmp_path, capsys):
             and "train.lr: float = 1e-05" in shown
             and "title: str|null = null   # shown in reports" in shown
         )
-    with pytest.raises(UserError, match="the config file is missing\nusage: me\n"):
+    with pytest.raises(UserError, match="there is no config file and no setting\nusage: me\n"):
         parse_cli(Small, [], usage="usage: me")
         assert "reward.<name>.weight: float = required" in shown
 

@@ -14,7 +14,6 @@ from transformers.modeling_outputs import TokenClassifierOutput
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_jsonl
-from fgrlhf.cli.training_program import NO_TASK, split_task
 from fgrlhf.configs.strict import to_yaml, validate
 from fgrlhf.load import load_task
 from fgrlhf.reward_models.loading import load_reward_model
@@ -300,20 +299,6 @@ def test_a_dev_metric_that_is_not_finite_ends_training(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="the dev metric `eval_accuracy` is nan at step 2"):
         train(config(tmp_path, **SHORT))
     assert not (tmp_path / "rm" / "result.json").exists()
-
-
-# ---- command line --------------------------------------------------------------------------------
-
-
-def test_the_first_argument_may_be_a_task(tmp_path):
-    assert split_task(["c.yml", "train.lr=1"]) == (NO_TASK, ["c.yml", "train.lr=1"])
-    assert split_task(["c.yml"]) == (NO_TASK, ["c.yml"])
-    assert split_task(["--help"]) == (NO_TASK, ["--help"]) and split_task([]) == (NO_TASK, [])
-    task, rest = split_task(["tasks.qa_feedback", "c.yml", "train.lr=1"])
-    assert task.name == "qa_feedback" and rest == ["c.yml", "train.lr=1"]
-    assert split_task(["qa_feedback", "--help"])[1] == ["--help"]
-    with pytest.raises(UserError, match="there is no task `tasks.nothing`"):
-        split_task(["tasks.nothing", "c.yml"])
 
 
 def test_the_command_chooses_the_program(monkeypatch, capsys):

@@ -190,3 +190,29 @@ def _refusal(number: int | None, path: object) -> str | None:
 def _without_temporary_name(path: object) -> str:
     """The name of the file that was written under a temporary one (`files.write_text`)."""
     return re.sub(r"(^|/)\.([^/]+)\.\d+\.tmp$", r"\1\2", str(path))
+
+
+def as_settings(argv: Sequence[str]) -> list[str]:
+    """The arguments, with flags in the form key=value.
+
+    `--key value` and `--key=value` are `key=value`, and `--key` alone, at the end or before another
+    flag, is `key=true`. `--help` stays.
+    """
+    arguments = iter(argv)
+    settings = []
+    following: str | None = next(arguments, None)
+    while following is not None:
+        argument = following
+        following = next(arguments, None)
+        if not re.match(r"--[A-Za-z_]", argument) or argument == "--help":
+            settings.append(argument)
+            continue
+        flag = argument.removeprefix("--")
+        if "=" in flag:
+            settings.append(flag)
+        elif following is None or following.startswith("--"):
+            settings.append(f"{flag}=true")
+        else:
+            settings.append(f"{flag}={following}")
+            following = next(arguments, None)
+    return settings

@@ -4,21 +4,22 @@ A key that holds text takes the text after `=` as it is (`fgrlhf.configs.overrid
 """
 
 import json
+import os
 import sys
 import types
 import typing
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.base.program import as_settings
 from fgrlhf.configs.schema import sections_of, tags_of
 from fgrlhf.configs.strict import StrictModel, config_from, load_config
 from fgrlhf.load import load_task
-from fgrlhf.task import Task
+from fgrlhf.task import NO_TASK, Task
 
 Model = TypeVar("Model", bound=StrictModel)
 # kinds of a section -> the path at which their keys have been described
@@ -40,7 +41,7 @@ def settings_from(
     Raises:
       UserError: lists every mistake.
     """
-    argv = list(sys.argv[1:] if argv is None else argv)
+    argv = as_settings(list(sys.argv[1:] if argv is None else argv))
     if any(argument in ("-h", "--help") for argument in argv):
         print("\n".join([usage or _usage_of_module(), "keys:", *describe(model)]))
         sys.exit(0)
@@ -60,46 +61,63 @@ def _usage_of_module() -> str:
 
 
 def parse_cli(model: type[Model], argv: Sequence[str] | None = None, usage: str = "") -> Model:
-    """The config of a command `python -m module config.yml key=value ...`.
+    """The config of a command `python -m module [config.yml] key=value ...`.
 
-    `--help` prints every key and exits.
+    Without a config file, the settings of the command line are the config. `--help` prints every
+    key and exits.
 
     Raises:
-      UserError: there is no config file, or the config has mistakes.
+      UserError: the config has mistakes.
     """
-    argv = list(sys.argv[1:] if argv is None else argv)
-    usage = usage or "usage: config.yml [section.key=value ...]"
+    argv = as_settings(list(sys.argv[1:] if argv is None else argv))
+    usage = usage or "usage: [config.yml] [section.key=value ...]"
     if any(argument in ("-h", "--help") for argument in argv):
         print("\n".join([usage, "keys:", *describe(model)]))
         sys.exit(0)
-    if not argv or (not Path(argv[0]).exists() and ("=" in argv[0] or argv[0].startswith("-"))):
-        before = f": it comes before `{shorten(argv[0])}`" if argv else ""
-        raise UserError(f"the config file is missing{before}\n{usage}\n`--help` lists every key")
+    if not argv:
+        raise UserError(
+            f"there is no config file and no setting\n{usage}\n`--help` lists every key"
+        )
+    if _is_setting(argv[0]):
+        return config_from(model, argv)
     return load_config(model, argv[0], argv[1:])
 
 
 def task_and_rest(argv: Sequence[str] | None, usage: str) -> "tuple[Task, list[str]]":
-    """The task named by the first argument, and the other arguments.
+    """The task that the first argument names, and the other arguments as settings.
 
-    Without arguments, or if the first is `--help`, print the usage and exit.
+    Where the usage has `[TASK]`, the first argument may also be a config file or a setting; then
+    there is no task. Without arguments, print the usage and exit.
 
     Raises:
-      UserError: there is no such task, or a setting comes before it.
+      UserError: there is no such task, or none is named and the usage demands one.
     """
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    if not arguments or arguments[0] in ("-h", "--help"):
-        command = usage.removeprefix("usage: ").partition(" TASK")[0]
+    arguments = as_settings(list(sys.argv[1:] if argv is None else argv))
+    is_optional = "[TASK]" in usage
+    is_help = arguments[:1] in (["-h"], ["--help"])
+    if not arguments or is_help and not is_optional:
+        command = usage.removeprefix("usage: ").replace("[TASK]", "TASK").partition(" TASK")[0]
         print(
             f"{usage}\nTASK is a folder of tasks/, such as numbers."
             f" `{command} TASK --help` lists the keys for a task."
         )
         sys.exit(0 if arguments else 2)
-    if arguments[0].startswith("-") or "=" in arguments[0]:
-        raise UserError(
-            f"the task is missing: it comes before `{shorten(arguments[0])}`\n{usage}\nOther forms"
-            " of settings, such as `--key value`, are not read"
-        )
+    if not _is_task(arguments[0]):
+        if is_optional:
+            return NO_TASK, arguments
+        raise UserError(f"the task is missing: it comes before `{shorten(arguments[0])}`\n{usage}")
     return load_task(arguments[0]), arguments[1:]
+
+
+def _is_task(argument: str) -> bool:
+    """Whether this is no setting, no flag and no file."""
+    is_config = argument.endswith((".yml", ".yaml")) or os.path.isfile(argument)
+    return not (is_config or _is_setting(argument) or argument.startswith("-"))
+
+
+def _is_setting(argument: str) -> bool:
+    """Whether this is key=value. The path of a config file may contain `=`, too."""
+    return "=" in argument and not os.path.exists(argument)
 
 
 # ---- --help --------------------------------------------------------------------------------------

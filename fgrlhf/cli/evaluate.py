@@ -54,7 +54,7 @@ from fgrlhf.step_search import SearchResponder, StepSearch
 from fgrlhf.task import Task
 from fgrlhf.task_config import rl_config
 
-USAGE = """usage: fgrlhf evaluate TASK policy=... config=... output_dir=... [key=value ...]
+USAGE = """usage: fgrlhf evaluate [TASK] policy=... config=... output_dir=... [key=value ...]
   writes to output_dir/eval/NAME-SPLIT"""
 RESULTS = (ROWS, SUMMARY)  # files of an evaluation
 
@@ -277,7 +277,7 @@ def _evaluate(task: Task, settings: EvaluateSettings, name: str, folder: Path) -
         _say_what_is_replaced(folder, recorded, inputs)
         begin(folder, recorded, inputs)  # last, since it removes earlier results
     with (
-        RunLog(folder, recorded, task=task.name, dtype=dtype) as log,
+        RunLog(folder, recorded, task=task.name or None, dtype=dtype) as log,
         log.stage(f"evaluate {name}"),
     ):
         evaluated = evaluate_rows(

@@ -34,7 +34,7 @@ from fgrlhf.runs.stage import begin, finish, folder_of, hold, stored_result
 from fgrlhf.task import Task
 from fgrlhf.text_types import Prompt
 
-USAGE = """usage: fgrlhf generate TASK policy=... output_dir=... [key=value ...]
+USAGE = """usage: fgrlhf generate [TASK] policy=... output_dir=... [key=value ...]
   writes to output_dir/generated/NAME-SPLIT"""
 
 # Prompts are batched by length within a chunk. An interruption loses at most one chunk.
@@ -186,7 +186,7 @@ def _generate(task: Task, settings: GenerateSettings, name: str, folder: Path) -
             remove_parts(folder)
     n_processes = state.num_processes
     parts = [folder / f"part-{rank}-of-{n_processes}.jsonl" for rank in range(n_processes)]
-    with RunLog(folder, settings, task=task.name) as log, log.stage(f"generate {name}"):
+    with RunLog(folder, settings, task=task.name or None) as log, log.stage(f"generate {name}"):
         state.wait_for_everyone()
         own_prompts = share_of(prompts, state.process_index, n_processes)
         sample_to(

@@ -6,7 +6,7 @@ import sys
 
 from fgrlhf.base.errors import UserError, suggestion
 from fgrlhf.base.interrupts import end_at_interrupts, raise_at_interrupts
-from fgrlhf.base.program import run_main
+from fgrlhf.base.program import as_settings, run_main
 
 # A training step of tiny models on two idle cores takes 6.4 s if waiting threads sleep at once, and
 # 4.2 s with this number; while another program runs, 5.0 and 7.0 s (38 s with 30,000).
@@ -14,17 +14,25 @@ SPINS = 1000
 
 # subcommand -> (module with main(argv), its arguments, its description)
 COMMANDS = {
-    "sft": ("sft.run_sft", "[TASK] config.yml", "supervised fine-tuning on demonstrations"),
-    "rm": ("reward_modeling.command", "segment|sequence [TASK] config.yml", "train a reward model"),
+    "sft": ("sft.run_sft", "[TASK] [config.yml]", "supervised fine-tuning on demonstrations"),
+    "rm": (
+        "reward_modeling.command",
+        "segment|sequence [TASK] [config.yml]",
+        "train a reward model",
+    ),
     "reward-serve": (
         "fgrlhf.cli.reward_serve",
         "ckpt=FOLDER",
         "serve a reward to runs on other machines or GPUs",
     ),
-    "rl": ("fgrlhf.cli.rl", "TASK config.yml", "RL with dense rewards: PPO and other algorithms"),
-    "dpo": ("fgrlhf.cli.dpo", "TASK config.yml", "DPO on comparisons, without reward models"),
-    "generate": ("fgrlhf.cli.generate", "TASK", "sample responses to annotate"),
-    "evaluate": ("fgrlhf.cli.evaluate", "TASK", "all metrics of a policy, with intervals"),
+    "rl": (
+        "fgrlhf.cli.rl",
+        "[TASK] [config.yml]",
+        "RL with dense rewards: PPO and other algorithms",
+    ),
+    "dpo": ("fgrlhf.cli.dpo", "[TASK] [config.yml]", "DPO on comparisons, without reward models"),
+    "generate": ("fgrlhf.cli.generate", "[TASK]", "sample responses to annotate"),
+    "evaluate": ("fgrlhf.cli.evaluate", "[TASK]", "all metrics of a policy, with intervals"),
     "best-of-n": (
         "fgrlhf.pipeline.best_of_n",
         "output_dir=DIR source=NAME",
@@ -64,7 +72,7 @@ COMMANDS = {
     ),
     "tiny-model": (
         "fgrlhf.cli.tiny_model",
-        "TASK output_dir=DIR",
+        "[TASK] output_dir=DIR",
         "write a tiny random model with the words of a task",
     ),
     "launch": (
@@ -102,7 +110,7 @@ def usage() -> str:
         lines.append(f"  {name + ' ' + arguments:<46} {description}")
     head = "usage: fgrlhf COMMAND [arguments] [section.key=value ...]"
     foot = [
-        "TASK is a folder of tasks/, such as numbers.",
+        "TASK is a folder of tasks/, such as numbers. `--key value` is `key=value`.",
         "`fgrlhf COMMAND --help` lists the arguments and every key with its type and default.",
     ]
     return "\n".join([head, "", *lines, "", *foot])
@@ -124,7 +132,7 @@ def main() -> None:
     end_at_interrupts()
     module = importlib.import_module(COMMANDS[command][0])
     raise_at_interrupts()
-    module.main(rest)
+    module.main(rest if command == "launch" else as_settings(rest))
 
 
 def wait_passively() -> None:

@@ -31,7 +31,7 @@ from fgrlhf.runs.runlog import is_main_rank
 from fgrlhf.runs.stage import hold
 from fgrlhf.task import Task
 
-USAGE = "usage: fgrlhf tiny-model TASK output_dir=... [key=value ...]"
+USAGE = "usage: fgrlhf tiny-model [TASK] output_dir=... [key=value ...]"
 
 
 class TinyModelSettings(StrictModel):
