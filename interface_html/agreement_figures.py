@@ -20,7 +20,9 @@ from interface_html.schema import PageName, Schema
 from interface_html.tasks import FeedbackTask
 
 # Reasons why a figure is undefined.
-NOT_SHARED = "no item was judged by two annotators"
+NOT_SHARED = "no item was compared by two annotators"
+NOT_ANNOTATED = "no item was annotated by two annotators"
+NO_SEGMENTS = "no response that two annotators annotated has words"
 NOT_COMPARED = "no item was compared"
 ALL_TIES = "every pair is a tie"
 ORDER_UNKNOWN = (
@@ -112,7 +114,9 @@ def _segment_figures(task: FeedbackTask, judged: Sequence[JudgedItem]) -> dict[s
         for name, labels in segments.items():
             units.setdefault(name, []).append(labels)
     names = _clusters(task.schema, judged)
-    return {f"alpha, {name}": alpha(of_name, clusters=names) for name, of_name in units.items()}
+    is_shared = any(len(entry.annotations) > 1 for entry in judged)
+    nothing = NO_SEGMENTS if is_shared else NOT_ANNOTATED
+    return {f"alpha, {name}": alpha(of, (), nothing, names) for name, of in units.items()}
 
 
 def _clusters(schema: Schema, judged: Sequence[JudgedItem]) -> list[Hashable]:

@@ -454,6 +454,36 @@ def test_nothing_is_shared():
     }
 
 
+def test_each_figure_without_shared_values_has_its_own_reason():
+    """Two annotators judged the response, but not the same of it, or it has no words."""
+    found = [mark(0, 2, annotator=name) for name in "ab"]
+    assert report({"f": [judged(*found, response="  ")]})["alpha, words marked or not"] == (
+        "undefined: no response in which two annotators looked for errors has words"
+    )
+    scores = [Judgement(aspect, score=1.0, annotator=aspect) for aspect in "ab"]
+    verdicts = [Judgement(f"v{name}", "yes", annotator=name) for name in "ab"]
+    steps = [
+        Judgement("step", "good", 0, 2, score=1.0, annotator="a"),
+        Judgement("step", "bad", 3, 5, score=0.0, annotator="b"),
+    ]
+    rated = Judgement("helpful", score=4.0, annotator="b")
+    listed = [mark(0, 2, annotator="a"), missing("fact", [1], "a"), rated]
+    figures = report({"f": [judged(*scores, *verdicts, *steps)]})
+    figures |= report({"f": [judged(*listed)]})
+    gave = "undefined: no two annotators gave the same"
+    for name, reason in {
+        "alpha, scores of a (ordinal)": f"{gave} response a score of a",
+        "alpha, scores of a (interval)": f"{gave} response a score of a",
+        "ICC, scores of a (consistency)": f"{gave} response a score of a",
+        "alpha, verdicts of va": f"{gave} response a verdict of va",
+        "alpha, labels of steps": f"{gave} step a label",
+        "ICC, scores of steps (consistency)": f"{gave} step a score",
+        "missing information F1": "undefined: no two annotators looked for missing information in"
+        " the same response",
+    }.items():
+        assert figures[name] == reason
+
+
 def test_copies_agree_completely():
     items = [judged(mark(0, 2), mark(3, 5, "y")), judged(mark(1, 4), response="other text")]
     figures = report({"a": items, "b": items})

@@ -31,6 +31,11 @@ def test_unanimous_and_single_judgements_say_why():
     figures = report(QA, [one])
     name = "span F1, exact, positions"
     assert figures[name] == "undefined: no response was judged by two annotators"
+    assert figures["preference alpha"] == "undefined: no item was compared by two annotators"
+    segments = [figure for name, figure in figures.items() if "sentences" in name]
+    assert segments
+    for figure in segments:
+        assert figure == "undefined: no item was annotated by two annotators"
     one.annotations["b"], one.comparisons["b"] = doc([], none=True), GivenPreference([0] * 6, None)
     figures = report(QA, [one])
     assert figures[name] == "undefined: no annotator of a shared response marked a span"

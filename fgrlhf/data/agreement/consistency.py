@@ -23,12 +23,17 @@ from fgrlhf.data.agreement.alpha import NOT_SHARED, weighted_figure
 from fgrlhf.stats import ROUNDING, Figure
 
 
-def consistency(scores: Sequence[Mapping[str, float]], clusters: Sequence[Hashable]) -> Figure:
+def consistency(
+    scores: Sequence[Mapping[str, float]],
+    clusters: Sequence[Hashable],
+    nothing: str = NOT_SHARED,
+) -> Figure:
     """ICC(C,1) with its interval over clusters of responses.
 
     Args:
       scores: of each response, by annotator; those of a single annotator are left out.
       clusters: of each response, the name of its cluster.
+      nothing: the reason to give if no response has two scores.
     """
     rows: list[int] = []
     columns: list[int] = []
@@ -44,7 +49,7 @@ def consistency(scores: Sequence[Mapping[str, float]], clusters: Sequence[Hashab
             values.append(score)
         names.append(name)
     if not names:
-        return f"undefined: {NOT_SHARED}"
+        return f"undefined: {nothing}"
     x = np.array(values, dtype=float) - float(np.mean(values))  # smaller squares
     table = _Scores(np.array(rows), np.array(columns), x)
     if np.isnan(table.correlations(np.ones((1, len(names))))[0]):

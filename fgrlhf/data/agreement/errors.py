@@ -41,6 +41,12 @@ TYPED_SPAN_F1 = f"{SPAN_F1}, positions and types"
 
 NOT_MARKED = "none"
 NO_SHARED_ERRORS = "no two annotators looked for errors in the same response"
+NO_SHARED_WORDS = "no response in which two annotators looked for errors has words"
+
+
+def why_unshared(shared: Sequence[Shared], reason: str) -> str:
+    """Why a figure has no values of two annotators: `reason`, if a response has two annotators."""
+    return reason if any(len(entry.by_annotator) > 1 for entry in shared) else NOT_SHARED
 
 
 def error_figures(
@@ -51,8 +57,7 @@ def error_figures(
     Args:
       errors: the responses with those of their annotators who looked for errors.
     """
-    is_shared = any(len(entry.by_annotator) > 1 for entry in shared)
-    not_shared = NO_SHARED_ERRORS if is_shared else NOT_SHARED
+    not_shared = why_unshared(shared, NO_SHARED_ERRORS)
     figures: dict[str, Figure] = {}
     for name, count in (
         ("span F1, exact", exact_matches),
@@ -63,7 +68,10 @@ def error_figures(
         figures[f"{name}, positions and types"] = _span_figure(errors, count, same_type, not_shared)
     for name, with_types in (("words marked or not", False), ("types of words", True)):
         units = [_word_units(entry, with_types) for entry in errors]
-        figures[f"alpha, {name}"] = alpha(units, nothing=not_shared, clusters=clusters(errors))
+        nothing = (
+            NO_SHARED_WORDS if any(len(one.by_annotator) > 1 for one in errors) else not_shared
+        )
+        figures[f"alpha, {name}"] = alpha(units, nothing=nothing, clusters=clusters(errors))
     figures["alpha, types of matched spans"] = alpha(
         [_matched_units(entry, _types) for entry in errors],
         nothing="no two annotators marked overlapping spans",
@@ -109,8 +117,13 @@ def _span_figure(
     return _ratio(shared, compare, "no annotator of a shared response marked a span", not_shared)
 
 
-def missing_figure(shared: Sequence[Shared]) -> Figure:
-    """F1 of missing information: the label and the places must be equal."""
+def missing_figure(shared: Sequence[Shared], not_shared: str) -> Figure:
+    """F1 of missing information: the label and the places must be equal.
+
+    Args:
+      shared: the responses with those of their annotators who looked for missing information.
+      not_shared: the reason to give if no response has two annotators.
+    """
 
     def compare(entry: Shared, annotator: str, other: str) -> tuple[float, int]:
         first = entry.missing_information(annotator)
@@ -118,7 +131,7 @@ def missing_figure(shared: Sequence[Shared]) -> Figure:
         return 2.0 * (first & second).total(), first.total() + second.total()
 
     nothing_given = "no annotator of a shared response named missing information"
-    return _ratio(shared, compare, nothing_given, NOT_SHARED)
+    return _ratio(shared, compare, nothing_given, not_shared)
 
 
 def _ratio(
@@ -276,12 +289,17 @@ def _severity_figure(shared: Sequence[Shared], severities: Sequence[str]) -> Fig
 
 
 def ordinal_alpha(
-    shared: Sequence[Shared], units: Sequence[Units], order: Sequence[str], how: str
+    shared: Sequence[Shared],
+    units: Sequence[Units],
+    order: Sequence[str],
+    how: str,
+    nothing: str = NOT_SHARED,
 ) -> Figure:
     """Ordinal alpha of values from the lowest to the highest of `order`.
 
     Args:
       how: the setting that gives the order.
+      nothing: the reason to give if no unit has two values.
     """
     used = {str(value) for of_entry in units for unit in of_entry for value in unit}
     missing = sorted(used - set(order))
@@ -290,4 +308,4 @@ def ordinal_alpha(
             f"undefined: the order of {', '.join(missing)} is not known; give all from the lowest"
             f" to the highest with {how}"
         )
-    return alpha(units, order, clusters=clusters(shared), level="ordinal")
+    return alpha(units, order, nothing, clusters(shared), "ordinal")

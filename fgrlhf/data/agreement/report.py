@@ -9,13 +9,14 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from fgrlhf.base.errors import shorten
-from fgrlhf.data.agreement.alpha import NOT_SHARED, alpha
+from fgrlhf.data.agreement.alpha import alpha
 from fgrlhf.data.agreement.consistency import consistency
 from fgrlhf.data.agreement.errors import (
     SPAN_F1,
     error_figures,
     missing_figure,
     ordinal_alpha,
+    why_unshared,
 )
 from fgrlhf.data.agreement.responses import (
     Shared,
@@ -95,23 +96,32 @@ def report(
     if looked_for_errors(shared) or not (scored or verdicts or steps):
         figures |= error_figures(shared, errors, severities)
     if any(entry.missing_information(name) for entry in shared for name in entry.by_annotator):
-        figures["missing information F1"] = missing_figure(with_named_information(shared, errors))
+        named = with_named_information(shared, errors)
+        unshared = "no two annotators looked for missing information in the same response"
+        figures["missing information F1"] = missing_figure(named, why_unshared(shared, unshared))
     for aspect in verdicts:
         units = _units([[_given(entry, aspect, _verdict)] for entry in shared])
         name = f"alpha, verdicts of {aspect}"
-        figures[name] = alpha(units, clusters=names)
+        unshared = f"no two annotators gave the same response a verdict of {aspect}"
+        nothing = why_unshared(shared, unshared)
+        figures[name] = alpha(units, nothing=nothing, clusters=names)
         if orders and aspect in orders:
             how = f"orders={{{aspect}: [...]}}"
-            figures[f"{name} (ordinal)"] = ordinal_alpha(shared, units, orders[aspect], how)
+            figures[f"{name} (ordinal)"] = ordinal_alpha(
+                shared, units, orders[aspect], how, nothing
+            )
     for aspect in scored:
         scores = [[_given(entry, aspect, _score)] for entry in shared]
-        figures |= _score_figures(shared, aspect, scores)
+        unshared = f"no two annotators gave the same response a score of {aspect}"
+        figures |= _score_figures(shared, aspect, scores, unshared)
     labels = [_steps(entry, lambda item: item.label) for entry in shared]
     if any(labels):
-        figures["alpha, labels of steps"] = alpha(_units(labels), clusters=names)
+        nothing = why_unshared(shared, "no two annotators gave the same step a label")
+        figures["alpha, labels of steps"] = alpha(_units(labels), (), nothing, names)
     scores = [_steps(entry, _step_score) for entry in shared]
     if any(scores):
-        figures |= _score_figures(shared, "steps", scores)
+        unshared = "no two annotators gave the same step a score"
+        figures |= _score_figures(shared, "steps", scores, unshared)
     return figures
 
 
@@ -200,22 +210,27 @@ def _given(entry: Shared, aspect: str, value: Callable[[Judgement], T | None]) -
 
 
 def _score_figures(
-    shared: Sequence[Shared], of: str, scores: Sequence[Sequence[Mapping[str, float]]]
+    shared: Sequence[Shared],
+    of: str,
+    scores: Sequence[Sequence[Mapping[str, float]]],
+    unshared: str,
 ) -> dict[str, Figure]:
     """How far scores agree: their ranks, their values, and their differences.
 
     Args:
       scores: for each response and everything in it that is scored, the scores by annotator.
+      unshared: the reason to give if a response has two annotators, but nothing has two scores.
     """
     units = _units(scores)
     used = sorted({score for of_response in units for unit in of_response for score in unit})
     names = clusters(shared)
     single = [one for of_response in scores for one in of_response]
     single_names = [name for name, ones in zip(names, scores) for _ in ones]
+    nothing = why_unshared(shared, unshared)
     return {
-        f"alpha, scores of {of} (ordinal)": alpha(units, used, NOT_SHARED, names, "ordinal"),
-        f"alpha, scores of {of} (interval)": alpha(units, (), NOT_SHARED, names, "interval"),
-        f"ICC, scores of {of} (consistency)": consistency(single, single_names),
+        f"alpha, scores of {of} (ordinal)": alpha(units, used, nothing, names, "ordinal"),
+        f"alpha, scores of {of} (interval)": alpha(units, (), nothing, names, "interval"),
+        f"ICC, scores of {of} (consistency)": consistency(single, single_names, nothing),
     }
 
 
