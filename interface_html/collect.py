@@ -39,6 +39,7 @@ from interface_html.merge import new_id
 from interface_html.rules import count_errors
 from interface_html.schema import PageName, Schema
 from interface_html.stored import UNKNOWN_SECONDS
+from interface_html.submitted import essence
 from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
 
 # an item's texts, and how many earlier rows of its file, or of the database, have the same
@@ -287,7 +288,9 @@ def _submit(sql: sqlite3.Connection, item: str, one: Given, now: float) -> bool:
     last = sql.execute(
         "SELECT doc FROM submissions WHERE assignment=? ORDER BY number DESC LIMIT 1", (number,)
     ).fetchone()
-    if last and _essence(json.loads(last[0])) == _essence(json.loads(doc)):
+    # what a page adds to judgements is in no file
+    added = ("order", "suggestions", "seen"), ("quote", "origin")
+    if last and essence(json.loads(last[0]), *added) == essence(json.loads(doc), *added):
         return False
     (count,) = sql.execute(
         "SELECT COUNT(*) FROM submissions WHERE assignment=?", (number,)
@@ -308,16 +311,6 @@ def _submit(sql: sqlite3.Connection, item: str, one: Given, now: float) -> bool:
     sql.execute(f"INSERT INTO submissions({', '.join(values)}) VALUES({places})", values)
     sql.execute("UPDATE assignments SET done=1, skipped=NULL WHERE id=?", (number,))
     return True
-
-
-def _essence(doc: Mapping[str, Any]) -> dict[str, Any]:
-    """A document without what a page adds to marks, and without the order of its marks."""
-    kept = {key: value for key, value in doc.items() if key not in ("order", "suggestions")}
-    marks = []
-    for error in kept.get("errors", ()):
-        parts = {key: error[key] for key in error if key not in ("quote", "origin")}
-        marks.append(json.dumps(parts, sort_keys=True))
-    return {**kept, "errors": sorted(marks)}
 
 
 def _skip(sql: sqlite3.Connection, item: str, skip: Mapping[str, Any], now: float) -> bool:

@@ -26,7 +26,7 @@ from interface_html.assignments import Assignment, Receipt, RefusedError
 from interface_html.connections import SharedCommits
 from interface_html.format import Item
 from interface_html.stored import create_tables, other_task, stored_spellings
-from interface_html.submitted import KEY_OF_PAGE, is_given_on
+from interface_html.submitted import KEY_OF_PAGE, essence, is_given_on
 
 FREE_ITEM = f"SELECT id FROM items WHERE {checks.IS_FREE} ORDER BY position LIMIT 1"
 
@@ -482,6 +482,10 @@ class Database:
     ) -> bool:
         """Add a submission. Returns True if it is new, False if it is already stored.
 
+        One that is equal to the assignment's latest one, under the same guideline, is not stored:
+        a new revision would make an adjudicator's decision stale. A draft is emptied, with a new
+        revision, and a skip is undone.
+
         Args:
           assignment: what it belongs to. If its lease has ended, the submission is an extra one.
           uuid: names the submission; a repeated request has the same.
@@ -504,6 +508,12 @@ class Database:
                     raise RefusedError(
                         409, "this uuid was used for another submission: generate a new one"
                     )
+                return False
+            if self._is_latest(sql, assignment, doc, receipt):
+                query = "UPDATE assignments SET done=1, skipped=NULL WHERE id=?"
+                sql.execute(query, (assignment.id,))
+                query = "UPDATE drafts SET revision=revision+1, state='{}' WHERE assignment=?"
+                sql.execute(query, (assignment.id,))
                 return False
             count = self._submissions(sql, assignment)
             if count > seen and not confirmed:
@@ -535,8 +545,25 @@ class Database:
 
         return self.write(add)
 
+    @staticmethod
+    def _is_latest(
+        sql: sqlite3.Connection, assignment: Assignment, doc: dict, receipt: Receipt
+    ) -> bool:
+        """Whether the latest submission of an assignment is the same, under the same guideline."""
+        last = sql.execute(
+            "SELECT doc, guideline, guideline_sha256 FROM submissions WHERE assignment=? ORDER BY"
+            " number DESC LIMIT 1",
+            (assignment.id,),
+        ).fetchone()
+        if last is None or last[1:] != (receipt.guideline, receipt.guideline_sha256):
+            return False
+        return essence(json.loads(last[0])) == essence(doc)
+
     def revision_of(self, uuid: str) -> int:
-        """The place of a submission among those of its assignment: 1 for the first one."""
+        """The place of a submission among those of its assignment: 1 for the first one.
+
+        0 if it was not stored.
+        """
         query = (
             "SELECT COUNT(*) FROM submissions s JOIN submissions o ON o.assignment=s.assignment"
             " AND o.number<=s.number WHERE s.uuid=?"

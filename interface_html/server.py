@@ -308,7 +308,13 @@ def _add_work(app: FastAPI, schema: Schema, database: Database) -> None:
         is_new = database.submit(
             assignment, body.uuid, body.doc, receipt, body.submissions, body.confirmed
         )
-        content = {"uuid": body.uuid, "submissions": database.revision_of(body.uuid)}
+        content: dict[str, Any] = {"uuid": body.uuid}
+        content["submissions"] = database.revision_of(body.uuid)
+        if not content["submissions"]:  # not stored: it is equal to the latest one
+            latest = database.assignment(body.assignment, annotator)
+            content["unchanged"] = True
+            content["submissions"] = latest.submissions
+            content["revision"] = latest.draft[0] if latest.draft else 0
         return JSONResponse(content, 201 if is_new else 200)
 
 

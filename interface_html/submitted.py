@@ -11,7 +11,8 @@ neither `submitted comparisons` nor `submitted ratings`. templates/submitted.js 
 for the browser.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import json
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -49,6 +50,24 @@ def decided_between(row: Mapping[str, Any], page: str) -> list[dict[str, Any]]:
         return []
     entries = row[KEY_OF_PAGE[page]]
     return [{key: entry[key] for key in NAME_KEYS if key in entry} for entry in entries]
+
+
+def essence(
+    doc: Mapping[str, Any], left_out: Container[str] = ("seen",), of_marks: Container[str] = ()
+) -> dict[str, Any]:
+    """A submitted document without the order of its marks: what two equal judgements share.
+
+    Args:
+      doc: the document.
+      left_out: its keys that do not count; by default how long each output was in view.
+      of_marks: the keys of its marks that do not count.
+    """
+    kept = {key: value for key, value in doc.items() if key not in left_out}
+    marks = []
+    for error in kept.get("errors", ()):
+        parts = {key: error[key] for key in error if key not in of_marks}
+        marks.append(json.dumps(parts, sort_keys=True))
+    return {**kept, "errors": sorted(marks)}
 
 
 def without_names(row: Mapping[str, Any]) -> dict[str, Any]:

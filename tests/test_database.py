@@ -119,6 +119,37 @@ def test_a_submission_counts_once_and_stays(db, tmp_path):
         read_database(tmp_path / "f.sqlite", "u")
 
 
+MARKS = [{"start": start, "end": start + 1, "error type": "x"} for start in (0, 2)]
+SEEN = [{"seconds": 1.5, "share": 1.0}]
+
+
+@pytest.mark.parametrize(
+    "page, doc, equal, other",
+    [
+        ("annotation", {"errors": MARKS}, {"errors": MARKS[::-1]}, {"errors": MARKS[:1]}),
+        ("comparison", {"preference": [1]}, {"preference": [1], "seen": SEEN}, {"preference": [0]}),
+        ("rating", {"ratings": {"a": 1}}, {"ratings": {"a": 1}}, {"ratings": {"a": 2}}),
+    ],
+)
+def test_an_unchanged_submission_is_no_revision(db, tmp_path, page, doc, equal, other):
+    given = db.next("a", page, 2)
+    assert submit(db, given, 1, doc)
+    db.save_draft(given, 0, {"doc": other}, seen=1)
+    db.skip(given, "unsure", "", seen=1)
+    assert not submit(db, given, 2, equal, seen=1) and not submit(db, given, 3, equal)
+    stored = db.assignment(given.id, "a")
+    assert (stored.done, stored.skipped, stored.submissions) == (True, None, 1)
+    # the page that sent the draft hears that it is out of date
+    assert stored.draft == (3, {})
+    with pytest.raises(RefusedError, match="based on revision 1"):
+        db.save_draft(given, 1, {"doc": other}, seen=1)
+    for number, receipt in ((4, Receipt(1.5, "2")), (5, Receipt(1.5, "2", None, "hash"))):
+        assert db.submit(given, f"{number:032x}", equal, receipt, seen=number - 3)
+    assert submit(db, given, 6, other, seen=3)
+    study = read_database(tmp_path / "f.sqlite", "t")
+    assert [entry.doc for entry in study.submissions] == [doc, equal, equal, other]
+
+
 def test_nobody_sees_what_is_not_theirs(db):
     assignment = db.next("a", "annotation", 4)
     for number, name in ((assignment.id, "b"), (99, "a")):

@@ -14,6 +14,7 @@ from page_helpers import (
     reload,
     rename,
     row_with,
+    said,
     wait_until,
 )
 
@@ -335,6 +336,12 @@ def test_reading_with_the_mouse_and_the_wheel_counts(chromium, tmp_path, page):
         (entry,) = json.loads(Path(event.value.path()).read_text())
         assert (entry["seconds"][page], entry["wall"][page]) == (75, 145)
         assert entry["revision"][page] == 1 and entry["submitted"][page].endswith("Z")
+        press(tab, "]", "Control+Enter")
+        said(tab, "Item 2 is unchanged: your earlier submission stays. This is item 1.")
+        with tab.expect_download() as event:
+            tab.click("#record")
+        (again,) = json.loads(Path(event.value.path()).read_text())
+        assert again["revision"] == entry["revision"] and again["submitted"] == entry["submitted"]
 
 
 def test_what_is_typed_in_one_go_is_one_step_to_undo(chromium, tmp_path):

@@ -7,9 +7,10 @@ import sqlite3
 from contextlib import closing
 from urllib.parse import quote
 
+import pytest
 from faulty_link import FaultyLink, fail, proceed
 from page_helpers import new_context, press, push, said, wait_until
-from served_pages import at_work, kept, visiting
+from served_pages import at_work, kept, titled, visiting
 from served_pages import study as study  # a fixture
 from server_helpers import Client, Server, serving
 
@@ -137,6 +138,28 @@ def test_a_submitted_item_is_reopened_and_submitted_again(chromium, tmp_path):
         )
         assert export.export(settings) == 2
         assert json.loads(out.read_text())[0]["feedback"]["corrected-prediction"] == "Second."
+
+
+@pytest.mark.parametrize("page", ["annotation", "comparison"])
+def test_an_unchanged_item_is_not_submitted_again(chromium, study, page):
+    judge = ["n"] if page == "annotation" else ["1"] * 6
+    with at_work(chromium, study, page) as work:
+        press(work.tab, "Escape", *judge, "Control+Enter")
+        said(work.tab, "Submitted. This is the next item.")
+        press(work.tab, "[")
+        titled(work.tab, "Question 0?")
+        push(work.tab, "#flag")
+        kept(work.tab)  # a draft with a change, which is then undone
+        push(work.tab, "#undo")
+        press(work.tab, "Control+Enter")
+        said(work.tab, "Unchanged: your earlier submission stays. This is the next item.")
+        press(work.tab, "[")
+        titled(work.tab, "Question 0?")
+        assert "(this item: submitted)" in work.tab.inner_text("#position")
+        push(work.tab, "#flag")
+        press(work.tab, "Control+Enter")
+        said(work.tab, "Submitted. This is the next item.")
+        assert [entry.revision for entry in work.submissions] == [1, 2]
 
 
 def test_the_times_of_revisions_add_up(chromium, study):

@@ -721,6 +721,7 @@
 
     async post(item, state, isConfirmed) {
       // The page said that it could not be submitted, and found out since that it was.
+      this.isUnchanged = false;
       const isNews = isConfirmed || item.skipped || !FG.same(state.doc, state.submitted);
       if (this.taken === state && !isNews) return true;
       const [text, doc] = this.content(item, state),
@@ -759,7 +760,8 @@
       this.unsent = null;
       this.submissions = answer.submissions; // others may have come between, and were replaced
       this.setLease(false);
-      this.revision = 0; // the submission has ended the draft
+      this.isUnchanged = Boolean(answer.unchanged);
+      this.revision = answer.revision || 0; // a stored submission has ended the draft
       Object.assign(state, { submitted, seconds: 0, wall: 0 }); // the submission has these times: they add up
       item.done = true;
       item.skipped = null;

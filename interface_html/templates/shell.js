@@ -444,10 +444,20 @@ window.FG = window.FG || {};
     if (before) FG.say(sentences(before, t("This is the next item.")), "good");
   }
 
+  // What was done with item `n`; the next one is shown. `head`: the same without the numbers.
+  const DONE = {
+    submitted: { head: t("Submitted."), text: (places) => t("Item {n} is submitted. This is item {next}.", places) },
+    skipped: { head: t("Skipped."), text: (places) => t("Item {n} is skipped. This is item {next}.", places) },
+    unchanged: {
+      head: t("Unchanged: your earlier submission stays."),
+      text: (places) => t("Item {n} is unchanged: your earlier submission stays. This is item {next}.", places),
+    },
+  };
+
   // After a submission or a skip: the next item that is not done, if there is one.
   FG.afterSubmit = async function (isSkipped = false) {
     const { store, at } = shell,
-      head = isSkipped ? t("Skipped.") : t("Submitted.");
+      { head, text } = DONE[isSkipped ? "skipped" : store.isUnchanged ? "unchanged" : "submitted"];
     if (store.served) {
       await goOn(head);
       return;
@@ -455,13 +465,7 @@ window.FG = window.FG || {};
     const next = nextOpen();
     if (next >= 0) {
       shell.open(next);
-      const places = { n: at + 1, next: shell.at + 1 };
-      FG.say(
-        isSkipped
-          ? t("Item {n} is skipped. This is item {next}.", places)
-          : t("Item {n} is submitted. This is item {next}.", places),
-        "good",
-      );
+      FG.say(text({ n: at + 1, next: shell.at + 1 }), "good");
       return;
     }
     FG.say(sentences(head, t("All items are done: download feedback.json.")), "good");

@@ -552,6 +552,9 @@ window.FG = window.FG || {};
 
     submit(item, state) {
       if (this.isMissed(item)) return false;
+      const isSame = state.guideline === this.schema.guideline_version && !isChanged(this.page, state);
+      this.isUnchanged = Boolean(state.submitted && !state.skipped && isSame);
+      if (this.isUnchanged) return true;
       state.submitted = FG.clone(state.doc);
       delete state.skipped;
       state.revision = (state.revision || 0) + 1;
