@@ -19,6 +19,7 @@ from fgrlhf.base.records import (
     AnyText,
     Complaint,
     Problem,
+    RowError,
     Text,
     key_problems,
     not_a,
@@ -27,6 +28,7 @@ from fgrlhf.base.records import (
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import FilePath
 from fgrlhf.data.places import Source
+from fgrlhf.data.rows import Columns, Row
 from interface_html.conversations import source_mark_problems
 from interface_html.format import ITEM_KEYS, BlankItemError, Item, ItemError
 from interface_html.other_rows import check_file, check_rows
@@ -42,7 +44,10 @@ PROMPTS_HELP = "the prompts of the samples, if they have the reference outputs"
 
 
 def read_items(
-    task: FeedbackTask, path: str | Path, prompts: str | Path | None = None
+    task: FeedbackTask,
+    path: str | Path,
+    prompts: str | Path | None = None,
+    columns: Columns | None = None,
 ) -> list[Item]:
     """The items of a file. Prints how many rows without judgements have a blank output.
 
@@ -52,6 +57,7 @@ def read_items(
       task: the task of the file.
       path: samples, feedback or items, in the task's format.
       prompts: the prompts of samples, for the reference outputs.
+      columns: keys of the task's format -> keys of the file, if they differ.
 
     Raises:
       DataError: malformed rows, with all their problems.
@@ -70,13 +76,17 @@ def read_items(
     n_blank = 0
     first_of_id: dict[str, tuple[int, Item]] = {}
     rows = task.format.read(path)
-    check_rows(task, path, rows)
-    for number, row in enumerate(rows):
+    check_rows(task, path, rows, columns or {})
+    for number, given in enumerate(rows):
         try:
+            row = _renamed(given, columns or {})
             found = _references(task, row, references)
             item = _item(task, row, number, found or ())
         except BlankItemError:
             n_blank += 1
+            continue
+        except RowError as error:
+            problems.append(Problem(number, error.key, error.reason, str(path)))
             continue
         except ItemError as error:
             problems += [Problem(number, *complaint, str(path)) for complaint in error.complaints]
@@ -111,6 +121,15 @@ def _references(
         return None
     name = row.get("id")
     return references.of(task.format.prompt_text(row), name if isinstance(name, str) else None)
+
+
+def _renamed(row: Any, columns: Columns) -> Any:
+    """A row with the keys of its format. Raises `RowError` if it lacks one of the file's keys."""
+    if not isinstance(row, dict) or not columns:
+        return row
+    view = Row(row, columns)
+    values = {name: view.get(name) for name in columns}
+    return {**view.rest(), **values}
 
 
 def _item(task: FeedbackTask, row: Any, number: int, references: Sequence[str]) -> Item:
@@ -162,12 +181,15 @@ class ItemsSettings(OutputSettings):
     source: str = Field(description="samples, feedback or items, in the task's format")
     out: FilePath = Field(description="the file of items to write")
     prompts: str | None = Field(default=None, description=PROMPTS_HELP)
+    columns: dict[str, str | list[str]] = Field(
+        default_factory=dict, description="row key -> key of the source, if they differ"
+    )
 
 
 def write_items(settings: ItemsSettings) -> Sequence[Item]:
     """Read the source and write its items."""
     task = feedback_of(settings.task)
-    items = read_items(task, settings.source, settings.prompts)
+    items = read_items(task, settings.source, settings.prompts, settings.columns)
     write_text(settings.out, rows_text(item_json(task, item) for item in items))
     print(f"{settings.out}: {counted(len(items), 'item')}")
     return items

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fgrlhf.base.errors import UserError
+from fgrlhf.data.rows import PROMPT, PROMPT_NAMES, Columns
 from interface_html.row_format import RowFormat
 from interface_html.tasks import FeedbackTask
 
@@ -26,8 +27,10 @@ def check_file(path: str | Path) -> None:
     )
 
 
-def check_rows(task: FeedbackTask, path: str | Path, rows: Sequence[Any]) -> None:
+def check_rows(task: FeedbackTask, path: str | Path, rows: Sequence[Any], columns: Columns) -> None:
     """Raise `UserError` if all rows are pairs, prompts with an answer, or samples of another task.
+
+    So is a file whose rows have the prompt under another name, which `columns` does not tell.
 
     Only for tasks with the default format. A file with some rows of the task has the messages
     about its other rows.
@@ -36,7 +39,15 @@ def check_rows(task: FeedbackTask, path: str | Path, rows: Sequence[Any]) -> Non
     if not isinstance(task.format, RowFormat) or not dicts or len(dicts) < len(rows):
         return
     keys = set.intersection(*map(set, dicts))
-    if any(OUTPUT_KEYS & set(row) for row in dicts):
+    if any(OUTPUT_KEYS & set(row) for row in dicts) or columns:
+        names = [name for name in PROMPT_NAMES if name in keys]
+        if names and PROMPT not in columns and not any(PROMPT in row for row in dicts):
+            raise UserError(
+                f"{path} has rows without `{PROMPT}`, the text at the top of the page. If it is"
+                f" under `{names[0]}`:\n"
+                f"  fgrlhf feedback items {task.schema.task} source={path}"
+                f" columns.{PROMPT}={names[0]} out=items.json"
+            )
         return
     needed = f"while the task {task.schema.task} needs prompt and response or responses"
     convert = f"fgrlhf data convert {path} rows.jsonl"

@@ -11,6 +11,7 @@ from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_json, write_jsonl
 from fgrlhf.base.records import DataError
 from fgrlhf.cli import data
+from interface_html.command import main as feedback
 from interface_html.items import ItemsSettings, read_items, rows_text
 from interface_html.tasks import feedback_of
 from tasks.qa_feedback.feedback import read_feedback
@@ -21,8 +22,8 @@ SCHEMA = QA.schema
 @pytest.mark.parametrize("split", ["train", "dev"])
 def test_import_then_export_is_the_identity(qa_feedback, split):
     path = qa_feedback / f"{split}_feedback.json"
-    items = read_items(QA, path)
-    rows = [QA.format.feedback_row(SCHEMA, item) for item in items]
+    found = read_items(QA, path)
+    rows = [QA.format.feedback_row(SCHEMA, item) for item in found]
     assert rows_text(rows).encode() == path.read_bytes()
 
 
@@ -102,6 +103,20 @@ def test_published_files_have_the_commands_that_make_rows(
     for command in commands:
         data.main(shlex.split(command)[2:])
     assert [item.row["prompt"] for item in read_items(task, "rows.jsonl")] == prompts
+
+
+def test_a_prompt_under_another_key_has_the_command_that_reads_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = [{"instruction": "Greet.", "response": "Hi.", "tries": 2}]
+    write_jsonl(tmp_path / "rows.jsonl", rows)
+    with pytest.raises(UserError, match="without `prompt`") as error:
+        read_items(feedback_of("reasoning"), "rows.jsonl")
+    feedback(shlex.split(str(error.value).split("\n")[1])[2:])
+    [item] = read_items(feedback_of("reasoning"), "items.json")
+    assert (item.row["prompt"], item.row["tries"]) == ("Greet.", 2)
+    assert "instruction" not in item.row
+    with pytest.raises(DataError, match="row 0, `other`"):
+        read_items(feedback_of("reasoning"), "rows.jsonl", columns={"prompt": "other"})
 
 
 def test_samples_of_qa_feedback_for_another_task(tmp_path):

@@ -19,6 +19,10 @@ from fgrlhf.data.locate import CODE_POINTS, Reading
 
 Columns = Mapping[str, str | Sequence[str]]
 
+PROMPT = "prompt"
+# other keys under which files have the prompt
+PROMPT_NAMES = ("instruction", "question", "query", "input")  # a task's word: a usual key
+
 MOST_KEYS_SHOWN = 8  # of a row, in a message
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from fgrlhf.base.records import RowError, check_list, check_text
 from fgrlhf.data.importers.files import (
     optional_text,
+    prompt_key,
     read_objects,
     row_id,
     text_prompt,
@@ -105,10 +106,11 @@ def _row(
     if relations:
         report.losses["relations"] += len(relations)
     texts = {}  # under other keys that judgements have too; a number there means something else
-    for name in ("prompt", SOURCE):
+    name_of_prompt = prompt_key("", row, "text" if "text" in row else "data")
+    for name in ("prompt", name_of_prompt, SOURCE):
         if isinstance(row.get(name), str):
             texts[name] = optional_text(name, row[name])
-    prompt_text, source = texts.get("prompt") or "", texts.get(SOURCE)
+    prompt_text, source = texts.get(name_of_prompt) or "", texts.get(SOURCE)
     used = ("text", "data", "id", "relations", *LABEL_KEYS, *texts)
     meta = {name: value for name, value in row.items() if name not in used}
     if meta.get(COMMENTS) == []:

@@ -18,6 +18,7 @@ from fgrlhf.base.files import parse_json, read_text
 from fgrlhf.base.records import RowError, check_number, check_text, type_name
 from fgrlhf.data.importers.report import Report
 from fgrlhf.data.read import read_rows
+from fgrlhf.data.rows import PROMPT, PROMPT_NAMES
 from fgrlhf.data.shapes import PromptText, conversation_prompt, messages_of
 from fgrlhf.runs.progress import progress_bar
 from fgrlhf.text_types import Prompt
@@ -240,18 +241,42 @@ def row_id(value: Any, number: int) -> str:
     return text if text.strip() else str(number)
 
 
-def shown_prompt(
-    key: str, prompt_id: str, row: Mapping[str, Any], meta: Mapping[str, Any]
-) -> Prompt:
-    """The prompt under `prompt` of a row: a text, a conversation, or none.
+def prompt_key(place: str, row: Mapping[str, Any], judged: str) -> str:
+    """The key of a row's prompt: `prompt`, or else the only one of `PROMPT_NAMES` with a text.
+
+    Args:
+      place: of the row's keys, for messages, such as "data.".
+      row: texts by their keys.
+      judged: the key of the judged text.
+
+    Raises:
+      RowError: several have a text.
+    """
+    if row.get(PROMPT):
+        return PROMPT
+    given = []
+    for name in PROMPT_NAMES:
+        if name != judged and isinstance(row.get(name), str) and row[name].strip():
+            given.append(name)
+    if len(given) > 1:
+        names = " or ".join(f"`{name}`" for name in given)
+        raise RowError(
+            f"{place}{PROMPT}",
+            f"missing, and it could be {names}: rename one of them to `{PROMPT}` in the file",
+        )
+    return given[0] if given else PROMPT
+
+
+def shown_prompt(key: str, prompt_id: str, value: Any, meta: Mapping[str, Any]) -> Prompt:
+    """The prompt that a page showed: a text, a conversation, or none.
 
     Args:
       key: of the prompt, for messages.
+      value: the prompt.
 
     Raises:
       RowError: it is neither.
     """
-    value = row.get("prompt")
     if not isinstance(value, list) or not value:
         return text_prompt(prompt_id, optional_text(key, value or None) or "", meta)
     prompt = conversation_prompt(key, messages_of(key, value))

@@ -15,11 +15,11 @@ from fgrlhf.data.importers.shown_texts import ShownText
 from fgrlhf.data.importers.tools import user_name
 from fgrlhf.data.label_studio_project import Project, read_project
 from fgrlhf.data.read import read_rows
+from fgrlhf.data.rows import PROMPT
 
 SIDES = ("left", "right")
 # keys of the left and the right text in the templates of Label Studio
 TEMPLATES = (("text1", "text2"), ("answer1", "answer2"))
-PROMPT = "prompt"
 
 
 def label_studio_pairwise(
@@ -94,8 +94,8 @@ def _task(
         return None
     task_id = row.get("id") if data.get("id") is None else data["id"]
     meta = {key: data[key] for key in others if key != prompt_key}
-    shown = {PROMPT: data[prompt_key]}
-    prompt = shown_prompt(f"data.{prompt_key}", row_id(task_id, number), shown, meta)
+    prompt_id = row_id(task_id, number)
+    prompt = shown_prompt(f"data.{prompt_key}", prompt_id, data[prompt_key], meta)
     return Comparison(prompt, answers, tuple(pairs))
 
 

@@ -11,6 +11,7 @@ from fgrlhf.base.records import Problem, RowError, check_list, check_object, che
 from fgrlhf.data.importers.clean_answers import UNMARKED, with_clean_answers
 from fgrlhf.data.importers.files import (
     optional_text,
+    prompt_key,
     read_objects,
     text_prompt,
     whole_number,
@@ -130,8 +131,10 @@ def _item(number: int, item_id: str, row: Mapping[str, Any], report: Report) -> 
     if not report.has_response(number, key, response):
         return None
     source = None if key == SOURCE else optional_text(SOURCE, row.get(SOURCE))
-    prompt_text = optional_text("prompt", row.get("prompt")) or ""
-    meta = {name: value for name, value in row.items() if name not in (key, "id", "prompt", SOURCE)}
+    name_of_prompt = prompt_key("", row, key)
+    prompt_text = optional_text(name_of_prompt, row.get(name_of_prompt)) or ""
+    used = (key, "id", "prompt", name_of_prompt, SOURCE)
+    meta = {name: value for name, value in row.items() if name not in used}
     texts = {name: text for name, text in row.items() if isinstance(text, str)}
     texts |= {key: response, SOURCE: source or ""}
     prompt = text_prompt(item_id if item_id.strip() else str(number), prompt_text, meta)

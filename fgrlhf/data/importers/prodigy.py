@@ -11,6 +11,7 @@ from fgrlhf.data.accepted import ACCEPT, ANSWERS
 from fgrlhf.data.importers.files import (
     any_number,
     optional_text,
+    prompt_key,
     read_objects,
     row_id,
     text_prompt,
@@ -100,12 +101,14 @@ def _add(
         report.losses[f"rows with the answer `{answer}`"] += 1
         return
     annotator = optional_text("_annotator_id", row.get("_annotator_id") or row.get("_session_id"))
-    prompt_text = optional_text("prompt", row.get("prompt")) or ""
+    name_of_prompt = prompt_key("", row, "text")
+    prompt_text = optional_text(name_of_prompt, row.get(name_of_prompt)) or ""
     source = optional_text(SOURCE, row.get(SOURCE))
     judgements = list(_answers(number, row, response, report))
     meta = {}
     for key, value in row.items():
-        if key not in (*TASK_KEYS, "id", "prompt", SOURCE, "user_input") and key[:1] != "_":
+        used = (*TASK_KEYS, "id", "prompt", name_of_prompt, SOURCE, "user_input")
+        if key not in used and key[:1] != "_":
             meta[key] = value
     prompt = text_prompt(row_id(row.get("id"), number), prompt_text, meta)
     judged = JudgedResponse(prompt, response, (), source)
@@ -227,8 +230,10 @@ def _doc(
     for key in ("tokens", "sents"):
         if row.get(key):
             report.losses[f"`{key}` of documents"] += 1
-    meta = {key: value for key, value in row.items() if key not in (*DOC_KEYS, "prompt", SOURCE)}
-    prompt_text = optional_text("prompt", row.get("prompt")) or ""
+    name_of_prompt = prompt_key("", row, "text")
+    used = (*DOC_KEYS, "prompt", name_of_prompt, SOURCE)
+    meta = {key: value for key, value in row.items() if key not in used}
+    prompt_text = optional_text(name_of_prompt, row.get(name_of_prompt)) or ""
     source = optional_text(SOURCE, row.get(SOURCE))
     prompt = text_prompt(row_id(row.get("id"), number), prompt_text, meta)
     named = [replace(judgement, annotator=annotator) for judgement in judgements]

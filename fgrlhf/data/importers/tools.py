@@ -18,6 +18,7 @@ from fgrlhf.data.importers.argilla_forms import nested
 from fgrlhf.data.importers.clean_answers import UNMARKED, with_clean_answers
 from fgrlhf.data.importers.files import (
     optional_text,
+    prompt_key,
     read_each,
     read_objects,
     row_id,
@@ -32,6 +33,7 @@ from fgrlhf.data.label_studio_project import RESPONSE_KEYS as TEXT_KEYS
 from fgrlhf.data.label_studio_project import read_project
 from fgrlhf.data.locate import UTF16
 from fgrlhf.data.read import read_rows
+from fgrlhf.data.rows import PROMPT_NAMES
 from fgrlhf.data.shapes import messages_of, split_answer
 
 COMMENT = "comment"  # the label of a free text about a whole response
@@ -135,12 +137,14 @@ def _label_studio_task(
         *_annotation_judgements(number, row, texts, report, aspect),
         *_prediction_judgements(number, row, texts, report),
     ]
-    used = (key, SOURCE, "prompt", "id")
+    name_of_prompt = prompt_key("data.", data, key)
+    used = (key, SOURCE, "prompt", name_of_prompt, "id")
     meta = {name: value for name, value in data.items() if name not in used}
     if row.get("drafts"):
         report.losses["drafts of annotations"] += len(check_list("drafts", row["drafts"]))
     task_id = row.get("id") if data.get("id") is None else data["id"]
-    prompt = shown_prompt("data.prompt", row_id(task_id, number), data, meta)
+    prompt_id = row_id(task_id, number)
+    prompt = shown_prompt(f"data.{name_of_prompt}", prompt_id, data.get(name_of_prompt), meta)
     return JudgedResponse(prompt, response.text, tuple(judgements), source)
 
 
@@ -150,7 +154,7 @@ def _label_studio_text_key(data: Mapping[str, Any]) -> str:
         if key in data:
             return key
     others = [key for key in data if key not in (*MEDIA, "prompt", SOURCE, "id")]
-    shown = [key for key in others if isinstance(data[key], str | list)]
+    shown = _without_prompts([key for key in others if isinstance(data[key], str | list)])
     if len(shown) != 1:
         keys = ", ".join(f"`{key}`" for key in others) or "none"
         raise RowError(
@@ -160,6 +164,11 @@ def _label_studio_text_key(data: Mapping[str, Any]) -> str:
             " with from=label_studio_pairwise",
         )
     return shown[0]
+
+
+def _without_prompts(keys: list[str]) -> list[str]:
+    """The keys that are not names of prompts; all of them if there are no others."""
+    return [key for key in keys if key not in PROMPT_NAMES] or keys
 
 
 def _annotation_judgements(
@@ -497,10 +506,12 @@ def _argilla_record(number: int, row: Mapping[str, Any], report: Report) -> Judg
             judgements.append(Judgement(_aspect(query), NO_ERROR, origin=agent))
     if row.get("vectors"):
         report.losses["vectors of records"] += 1
-    used = (response_key, SOURCE, "prompt")
+    name_of_prompt = prompt_key("fields.", fields, response_key)
+    used = (response_key, SOURCE, "prompt", name_of_prompt)
     meta = {key: value for key, value in fields.items() if key not in used}
     meta |= check_object("metadata", row.get("metadata") or {})
-    prompt = shown_prompt("fields.prompt", row_id(row.get("id"), number), fields, meta)
+    prompt_id = row_id(row.get("id"), number)
+    prompt = shown_prompt(f"fields.{name_of_prompt}", prompt_id, fields.get(name_of_prompt), meta)
     return JudgedResponse(prompt, response, tuple(judgements), source)
 
 
@@ -526,7 +537,7 @@ def _argilla_text_key(fields: Mapping[str, Any]) -> str:
     for key in TEXT_KEYS:
         if key in fields:
             return key
-    others = [key for key in fields if key not in ("prompt", SOURCE)]
+    others = _without_prompts([key for key in fields if key not in ("prompt", SOURCE)])
     if len(others) != 1:
         names = ", ".join(f"`{key}`" for key in others) or "none"
         raise RowError(
