@@ -61,7 +61,7 @@ def item_view(schema: Schema, study: Study, number: int) -> dict[str, Any]:
     for entry in study.submissions:
         if entry.item == item.id:
             found[entry.annotator, entry.page] = entry
-    judgements = [_judgement(schema, found[key]) for key in sorted(found)]
+    judgements = [_judgement(schema, item.row, found[key]) for key in sorted(found)]
     title = item.row[schema.fields.title]
     return {"item": item.id, "title": title, "texts": texts, "judgements": judgements}
 
@@ -70,12 +70,12 @@ def _output_name(index: int) -> str:
     return f"output {index + 1}"
 
 
-def _judgement(schema: Schema, entry: Stored) -> dict[str, Any]:
+def _judgement(schema: Schema, row: Mapping[str, Any], entry: Stored) -> dict[str, Any]:
     """A submission as the page shows it.
 
     Returns:
-      `{annotator, page, comment, marks, missing, correction, preferences, ratings}`, where lists
-      are empty if the page has no such judgement.
+      `{annotator, page, comment, marks, missing, correction, preferences, all_bad, ratings}`, where
+      lists are empty if the page has no such judgement. `missing` has `{label, sentences}`.
     """
     doc = entry.doc
     scales = {scale.name: scale.label for scale in schema.ratings}
@@ -86,9 +86,10 @@ def _judgement(schema: Schema, entry: Stored) -> dict[str, Any]:
         "page": entry.page,
         "comment": doc.get("comment", ""),
         "marks": [_mark(schema, error) for error in doc.get("errors", ())],
-        "missing": [_label(schema, info["error type"]) for info in doc.get("missing-info", ())],
+        "missing": [_missing(schema, row, info) for info in doc.get("missing-info", ())],
         "correction": doc.get("corrected-prediction", ""),
         "preferences": _preferences(schema, doc.get("preference", ())),
+        "all_bad": bool(doc.get("all-bad")),
         "ratings": [
             [{"label": scales.get(name, name), "value": value} for name, value in of.items()]
             for of in rated
@@ -100,6 +101,16 @@ def _preferences(schema: Schema, values: Sequence[int]) -> list[dict[str, int]]:
     """For each pair of outputs their numbers, from 1, and the better one: 1, 2, or 0 for a tie."""
     pairs = zip(schema.pairs, values)
     return [{"first": a + 1, "second": b + 1, "better": value} for (a, b), value in pairs]
+
+
+def _missing(schema: Schema, row: Mapping[str, Any], info: Mapping[str, Any]) -> dict[str, Any]:
+    """A piece of missing information: its kind, and the sentences of a source that have it."""
+    sentences = []
+    if schema.fields.context is not None:
+        keys = schema.fields.context.sentence_keys
+        source = schema.sources(row)[info[keys.id] - 1]
+        sentences = [source[number] for number in info[keys.sentences]]
+    return {"label": _label(schema, info["error type"]), "sentences": sentences}
 
 
 def _label(schema: Schema, name: str) -> str:
@@ -119,5 +130,6 @@ def _mark(schema: Schema, error: Mapping[str, Any]) -> dict[str, Any]:
         "letter": kind.letter if kind else "?",
         "color": kind.color if kind else "#767682",
         "severity": error.get("severity", ""),
+        "evidence": error["explanation"],
         "reason": error.get("reason", ""),
     }

@@ -195,7 +195,8 @@ def test_the_report_of_a_database(tmp_path, capsys):
             given = database.next(who, "annotation", 4)
             database.submit(given, f"{who}-{number}", doc, Receipt(10.0 * (number + 1), "1"))
     again = database.assignment(1, "anna")
-    database.submit(again, "anna-again", COPIED, Receipt(5.0, "1"), seen=1)
+    changed = {**COPIED, "corrected-prediction": "Mended again."}
+    database.submit(again, "anna-again", changed, Receipt(5.0, "1"), seen=1)
     database.close()
     out = tmp_path / "report.json"
     settings = AnchoringSettings(task="qa_feedback", db=str(tmp_path / "f.sqlite"), out=str(out))

@@ -1,12 +1,13 @@
 """The items on the lead's page: their order, their judgements and the page in a browser."""
 
 import json
+import re
 
 from page_helpers import ITEM, LOOKS, QA, TEXT, identify, new_context, press, reload, violations
 from rating_tasks import rating_task
 from server_helpers import Client
 from test_lead import entry, led, token_of
-from test_rules import ROW, doc, error
+from test_rules import ROW, doc, error, missing
 
 from interface_html import adjudicate, collect, export
 from interface_html.format import Item
@@ -51,11 +52,12 @@ def test_annotations_with_the_same_marks_and_other_corrections_can_be_decided():
 
 
 def test_an_item_has_everybodys_latest_judgement():
-    first, second = doc([error()]), doc([error(start=8, end=11)], comment="Hm.")
+    lacking = [missing(ids=(2, 0))]
+    first, second = doc([error()]), doc([error(start=8, end=11)], lacking, comment="Hm.")
     entries = (
         entry("anna", "0", "annotation", first),
         entry("anna", "0", "annotation", second, revision=2),
-        entry("anna", "0"),
+        entry("anna", "0", content={"preference": [1, 0, 0, 0, 0, 0], "all-bad": True}),
         entry("ben", "1"),
     )
     view = item_view(QA.schema, study(*entries), 0)
@@ -66,6 +68,10 @@ def test_an_item_has_everybodys_latest_judgement():
     assert (mark["label"], mark["color"]) == (KIND.label, KIND.color)
     assert annotation["comment"] == "Hm."
     assert comparison["preferences"][0] == {"first": 1, "second": 2, "better": 1}
+    assert comparison["all_bad"] and not annotation["all_bad"]
+    (lack,) = annotation["missing"]
+    title, _, second_sentence = ROW["passages"][0][:3]
+    assert lack["sentences"] == [second_sentence, title]
 
 
 def test_ratings_are_shown_by_their_labels(tmp_path):
@@ -96,7 +102,7 @@ def test_items_are_opened_found_and_downloaded(chromium, tmp_path):
                 body = client.submission(client.next())
                 end = 11 if name == "anna" else 7
                 mark = error(start=start, end=end, quote=TEXT[start:end])
-                body["doc"].update(doc([mark], comment="Hm."))
+                body["doc"].update(doc([mark], [missing(ids=(1, 2))], comment="Hm."))
                 status, answer = client.call("POST", "/api/submissions", body)
                 assert status == 201, answer
         for path in ("/api/lead/items", "/api/lead/items/0", "/api/lead/submissions"):
@@ -124,6 +130,8 @@ def test_items_are_opened_found_and_downloaded(chromium, tmp_path):
             assert hostile in tab.inner_text("#shown-item")
             assert not tab.locator("#shown-item img").count()
             assert "Comment: Hm." in tab.inner_text("#shown-item")
+            lacks = "(“A cat sat.”, “It was\xa0blue.”)"
+            assert lacks in re.sub("[\u2068\u2069]", "", tab.inner_text("#shown-item"))
             assert violations(tab) == []
             assert tab.evaluate("document.documentElement.scrollWidth") <= width
             with tab.expect_download() as event:

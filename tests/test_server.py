@@ -107,6 +107,7 @@ def test_a_page_hears_how_many_submissions_its_own_one_follows(tmp_path):
         anna = Client(server.port, "anna")
         given = anna.next()
         first, second, stale = (anna.submission(given) for _ in range(3))
+        second["doc"]["flag"] = True
         for number, body in enumerate([first, {**second, "submissions": 1}], start=1):
             answer = {"uuid": body["uuid"], "submissions": number}
             assert anna.call("POST", "/api/submissions", body) == (201, answer)

@@ -41,7 +41,8 @@ def annotated(tmp_path):
     receipt = Receipt(2.5, "1", wall=9.0, guideline_sha256="abc")
     for name in ("anna", "ben"):
         given = database.next(name, "annotation", 4)
-        assert database.submit(given, f"{name}-1", doc | {"no-error": True}, receipt)
+        first = doc | {"no-error": True, "flag": True}
+        assert database.submit(given, f"{name}-1", first, receipt)
     anna = database.assignment(1, "anna")
     assert database.submit(anna, "anna-2", doc | {"no-error": True}, receipt, seen=1)
     database.close()

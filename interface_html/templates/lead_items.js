@@ -29,24 +29,28 @@
   function column({ annotator, marks }, { side, text }) {
     const own = marks.filter((mark) => mark.side === side),
       points = FG.points(text);
+    const said = (mark) => FG.isolated([nameOf(mark), mark.evidence && t("evidence: {text}", { text: mark.evidence })].filter(Boolean).join("; "));
     return el(
       "article",
       { class: "candidate" },
       el("h4", { dir: "auto" }, annotator),
       el("p", { class: "output", dir: "auto" }, marked(text, own)),
-      el("ul", {}, own.map((mark) => el("li", {}, el("q", { dir: "auto" }, FG.visible(FG.cut(points, mark.start, mark.end))), " ", FG.isolated(nameOf(mark))))),
+      el("ul", {}, own.map((mark) => el("li", {}, el("q", { dir: "auto" }, FG.visible(FG.cut(points, mark.start, mark.end))), " ", said(mark)))),
     );
   }
 
   // The lines about what is in no text: preferences, ratings, missing information, correction, comment.
-  function otherLines({ page, preferences, ratings, missing, correction, comment }) {
+  function otherLines({ page, preferences, all_bad: isAllBad, ratings, missing, correction, comment }) {
     const better = ({ first, second, better: best }) =>
       best ? t("{n} better than {other}", best === 1 ? { n: first, other: second } : { n: second, other: first }) : t("{n} equal to {other}", { n: first, other: second });
     const rated = (of, i) => t("Response {n}: {ratings}", { n: i + 1, ratings: FG.list(of.map(({ label, value }) => `${label} ${value}`)) });
+    const lacks = ({ label: kind, sentences }) =>
+      sentences.length ? t("Missing: {kind} ({text})", { kind, text: FG.list(sentences.map((text) => `“${FG.isolated(text)}”`)) }) : t("Missing: {kind}", { kind });
     return [
       ...(preferences.length ? [FG.list(preferences.map(better))] : []),
+      ...(isAllBad ? [t("No response is acceptable")] : []),
       ...ratings.map(rated),
-      ...missing.map((label) => t("Missing: {kind}", { kind: label })),
+      ...missing.map(lacks),
       ...(page === "annotation" && correction ? [t("Correction: {text}", { text: correction })] : []),
       ...(comment ? [t("Comment: {text}", { text: comment })] : []),
     ];
