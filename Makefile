@@ -53,9 +53,9 @@ test-quantize: setup
 	@$(RUN) python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[quantize]'
 	@$(RUN) python -m pytest tests/test_quantized.py $(ARGS)
 
-# The tests that compare numbers, as if on other processors. PROCESSORS="avx2 sse" selects some; ARGS="-k gpt2" goes to pytest.
+# The tests that compare numbers, as if on other processors. ARGS="only=[avx2,sse] tests='-k gpt2'" selects some.
 processors: setup
-	@$(RUN) bash scripts/processors.sh $(ARGS)
+	@$(RUN) python -m scripts.processors $(ARGS)
 
 # Kills, damaged files, full disks, hostile folders, invalid settings; half an hour. See faults/README.md.
 # ARGS="kinds=disk seed=1 scale=0.1" runs a part of it.
@@ -123,7 +123,7 @@ vllm-check: setup
 # folder FGRLHF_TOOLS, and starts their servers on loopback.
 tools-check: export FGRLHF_TOOLS ?= $(HOME)/.cache/fgrlhf/tools
 tools-check: setup
-	@bash scripts/tools.sh "$$FGRLHF_TOOLS"
+	@$(RUN) python -m scripts.tools
 	@$(RUN) python -m pytest -m slow tests/test_real_tools.py $(ARGS)
 
 # Compare with other packages on equal work; needs the extra `peers`. ARGS="--tune" first tries all settings of both sides.

@@ -16,66 +16,50 @@ if [ "$DATA_DIR" = "tasks/$TASK/data" ]; then export DATA_DIR="$OUTPUT_DIR/data"
 prepare() {
     if [ "$SCALE" = mini ]; then set -- source=fixture "$@"; fi
     python -m fgrlhf.cli.published "tasks.$TASK" data_dir="$DATA_DIR" "$@"
-    if [ "$SCALE" = mini ]; then
-        python -m fgrlhf.cli.tiny_model "tasks.$TASK" train_file="$DATA_DIR/train.json" output_dir="$OUTPUT_DIR/base_model"
-        if [ -f "$DATA_DIR/labelled.json" ]; then
-            python -m fgrlhf.cli.linear_scorer texts="$DATA_DIR/labelled.json" output_dir="$OUTPUT_DIR/scorers"
-        fi
+    if [ "$SCALE" != mini ]; then return; fi
+    python -m fgrlhf.cli.tiny_model "tasks.$TASK" train_file="$DATA_DIR/train.json" output_dir="$OUTPUT_DIR/base_model"
+    if [ -f "$DATA_DIR/labelled.json" ]; then
+        python -m fgrlhf.cli.linear_scorer texts="$DATA_DIR/labelled.json" output_dir="$OUTPUT_DIR/scorers"
     fi
 }
 
-sft() {
+rl() {  # NAME.yml arguments...
     needs "$DATA_DIR/train.json" "run.sh prepare" "data.*" "$@"
-    launch -m sft.run_sft "tasks.$TASK" "$(config_for sft_config.yml)" "$@"
-}
-
-ppo() { rl "$(config_for ppo_config.yml)" "$@"; }
-
-nlpo() { rl "$(config_for nlpo_config.yml)" "$@"; }
-
-rl() {
-    local config="$1"
-    shift
-    needs "$DATA_DIR/train.json" "run.sh prepare" "data.*" "$@"
-    # some configs begin with a model of the hub
-    if grep -qF '${OUTPUT_DIR}/sft' "$config"; then needs "$OUTPUT_DIR/sft" "run.sh sft" "model.*" "$@"; fi
-    launch -m fgrlhf.cli.rl "tasks.$TASK" "$config" "$@"
-}
-
-evaluate_with() {
-    launch -m fgrlhf.cli.evaluate "tasks.$TASK" config="$(config_for ppo_config.yml)" data_dir="$DATA_DIR" \
-        output_dir="$OUTPUT_DIR" "$@"
+    # a config with a policy of its own starts from a model of the hub
+    if ! grep -q '^  ckpt:' "$(config_for ppo_config.yml)"; then needs "$OUTPUT_DIR/sft" "run.sh sft" "model.*" "$@"; fi
+    stage fgrlhf.cli.rl "$1" "" "" "${@:2}"
 }
 
 evaluate() {
     local name
+    needs "$DATA_DIR/test.json" "run.sh prepare" "data_dir split" "$@"
     case " $* " in
-        *" policy="*) evaluate_with "$@" ;;
-        *)
-            needs "$DATA_DIR/test.json" "run.sh prepare" "data_dir split" "$@"
-            needs "$OUTPUT_DIR/sft" "run.sh sft" "" "$@"
-            evaluate_with policy="$OUTPUT_DIR/sft" name=sft "$@"
-            for name in ppo nlpo; do
-                if [ -d "$OUTPUT_DIR/$name/best" ]; then evaluate_with policy="$OUTPUT_DIR/$name/best" name="$name" "$@"; fi
-            done
+        *" policy="*) evaluate_policy ppo_config.yml "test.json" "" "$@"; return ;;
+    esac
+    needs "$OUTPUT_DIR/sft" "run.sh sft" "" "$@"
+    evaluate policy="$OUTPUT_DIR/sft" name=sft "$@"
+    for name in ppo nlpo; do
+        if [ -d "$OUTPUT_DIR/$name/best" ]; then evaluate policy="$OUTPUT_DIR/$name/best" name="$name" "$@"; fi
+    done
+}
+
+run_stage() {
+    case "$1" in
+        prepare | evaluate) "$@" ;;
+        sft)
+            needs "$DATA_DIR/train.json" "run.sh prepare" "data.*" "${@:2}"
+            stage sft.run_sft sft_config.yml "" "" "${@:2}"
             ;;
+        ppo | nlpo) rl "$1_config.yml" "${@:2}" ;;
+        report) write_report "run.sh evaluate" "${@:2}" ;;
+        *) fail "\`$1\` is not a stage: bash tasks/$TASK/run.sh prepare|sft|ppo|nlpo|evaluate|report|all [key=value ...]" ;;
     esac
 }
 
-report() { write_report "run.sh evaluate" "$@"; }
-
-stage="${1:-}"
-if [ $# -gt 0 ]; then shift; fi
-case "$stage" in
-    prepare | sft | ppo | nlpo | evaluate | report) "$stage" "$@" ;;
-    all)
-        if [ $# -gt 0 ]; then fail "all takes no further arguments, there are $*. Run the stages one by one to change settings."; fi
-        prepare
-        sft
-        ppo
-        nlpo
-        evaluate
-        report
-        ;;
-    *) fail "\`$stage\` is not a stage: bash tasks/$TASK/run.sh prepare|sft|ppo|nlpo|evaluate|report|all [key=value ...]" ;;
-esac
+if [ "${1:-}" != all ]; then
+    run_stage "${1:-}" "${@:2}"
+elif [ $# -gt 1 ]; then
+    fail "all takes no further arguments, there are ${*:2}. Run the stages one by one to change settings."
+else
+    for name in prepare sft ppo nlpo evaluate report; do run_stage "$name"; done
+fi

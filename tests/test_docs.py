@@ -27,6 +27,7 @@ import tiny
 import yaml
 from feedback_files import write_feedback_files, write_judgement_files
 from pydantic import ValidationError
+from stage_scripts import fake_python
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_json
@@ -54,9 +55,7 @@ from reward_modeling.run_pref_rm import PreferenceRMConfig
 from sft.config import SFTConfig
 
 ROOT = Path(__file__).parents[1]
-# what `needs` and `needs_at` (scripts/env.sh) check
-NEEDED = re.compile(r'needs(?:_at \w+)? "\$(OUTPUT_DIR|DATA_DIR)/([^"]+)"')
-STAGE_FILES = re.compile(r'^stage \S+ \S+ "([^"]*)"', re.MULTILINE)  # that `stage` looks for
+NEEDED = re.compile(r'needs "\$(OUTPUT_DIR|DATA_DIR)/([^"]+)"')  # what `needs` checks
 DOCUMENTS = [
     path
     for path in sorted(ROOT.rglob("*.md"))
@@ -240,13 +239,8 @@ class Programs:
         programs = self.folder / "bin"
         programs.mkdir()
         record = self.folder / "record"
-        for name in ("python", "accelerate"):
-            (programs / name).write_text(
-                "#!/usr/bin/env bash\n"
-                'printf "%s\\0" "$OUTPUT_DIR" "$DATA_DIR" "$@" >>"$RECORD"\n'
-                'echo >>"$RECORD"\n'
-            )
-            (programs / name).chmod(0o755)
+        record_call = 'printf "%s\\0" "$OUTPUT_DIR" "$DATA_DIR" "$@" >>"$RECORD"; echo >>"$RECORD"'
+        fake_python(programs, record_call)
         environment = {
             "PATH": f"{programs}:/usr/bin:/bin",
             "VIRTUAL_ENV": "/some/environment",
@@ -271,13 +265,15 @@ class Programs:
     def inputs(self) -> dict[str, str]:
         """Folders with every file that a stage script needs from an earlier one, as variables."""
         folders = {name: self.folder / name for name in ("OUTPUT_DIR", "DATA_DIR")}
-        scripts = [*ROOT.glob("tasks/**/*.sh"), *ROOT.glob("scripts/*.sh")]
-        for script in scripts:
+        for script in [*ROOT.glob("tasks/**/*.sh"), *ROOT.glob("scripts/*.sh")]:
             text = script.read_text(encoding="utf-8")
             for variable, name in NEEDED.findall(text):
                 (folders[variable] / name).mkdir(parents=True, exist_ok=True)
-            for name in " ".join(STAGE_FILES.findall(text)).split():
-                (folders["DATA_DIR"] / name).mkdir(parents=True, exist_ok=True)
+            for word in " ".join(re.findall(r'"([^"$]*)"', text)).split():
+                name = re.sub("^[a-z]+:|[@=].*", "", word)  # of `stage` and others
+                if re.fullmatch(r"[\w/-]+(\.jsonl?)?", name) and not name.startswith("/"):
+                    folder = folders["DATA_DIR" if "." in name else "OUTPUT_DIR"]
+                    (folder / name).mkdir(parents=True, exist_ok=True)
         model = self.folder / "FGRLHF_SMALL_MODEL"
         model.mkdir()
         return {name: str(path) for name, path in {**folders, model.name: model}.items()}

@@ -7,26 +7,22 @@ import os
 import re
 import shutil
 import socket
-import stat
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
+from stage_scripts import fake_python, program
 
+from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_jsonl, write_text
 from fgrlhf.cli.main import SPINS
+from fgrlhf.cli.stage_script import StageScript, run_folder
 
 ROOT = Path(__file__).parents[1]
 SHOW = 'printf "%s\\n" "$PWD" "$SCALE" "$DATA_DIR" "$OUTPUT_DIR" '
 SHOW += '"$(config_for training/sft_config.yml)"'
-
-
-def program(folder: Path, name: str, text: str) -> None:
-    path = folder / name
-    path.write_text(f"#!/usr/bin/env bash\n{text}\n")
-    path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
 
 @pytest.fixture
@@ -34,7 +30,7 @@ def bash(tmp_path):
     """Run lines after sourcing env.sh, in a temporary folder with a given environment."""
     fake = tmp_path / "bin"
     fake.mkdir()
-    program(fake, "python", 'printf "python"; printf " <%s>" "$@"')
+    fake_python(fake, 'printf "python"; printf " <%s>" "$@"')
 
     def run(lines: str, gpus: int | None = None, root: Path = ROOT, **variables: str):
         if gpus is not None:
@@ -115,52 +111,77 @@ def test_without_an_environment_the_way_out_is_named(bash, tmp_path):
     assert bash("launch", root=root, VIRTUAL_ENV="").stdout == "its own\n"
 
 
-ALONE = "python <-m> <x> <a b>"
+# ---- processes -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def launched(tmp_path, monkeypatch):
+    """The words of `launch -m x "a b"` on a machine, without the programs."""
+
+    def words(gpus: int | None = None, scale: str = "paper", **variables: str) -> list[str]:
+        if gpus is not None:
+            program(tmp_path, "nvidia-smi", f"for i in $(seq {gpus}); do echo GPU $i: name; done")
+        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+        environment = {"PATH": os.environ["PATH"], **variables}
+        script = StageScript("qa_feedback", scale, "", "data", "out", environment)
+        python, *rest = script.launched(["-m", "x", "a b"])
+        assert python == "python" and rest[-3:] == ["-m", "x", "a b"]
+        return rest[:-3]
+
+    return words
+
+
+def group(processes: int) -> list[str]:
+    return ["-m", "fgrlhf.cli.torchrun", "--standalone", "--nproc_per_node", str(processes)]
 
 
 @pytest.mark.parametrize(
     "gpus, scale, visible, processes",
     [
-        (None, "paper", "", 1),
-        (1, "paper", "", 1),
-        (4, "paper", "", 4),
+        (None, "paper", None, 1),
+        (1, "paper", None, 1),
+        (4, "paper", None, 4),
         (4, "paper", "0,2", 2),
         (4, "paper", "3", 1),
-        (4, "mini", "", 1),
+        (4, "mini", None, 1),
     ],
 )
-def test_one_process_per_gpu(bash, gpus, scale, visible, processes):
-    said = bash('launch -m x "a b"', gpus, SCALE=scale, CUDA_VISIBLE_DEVICES=visible).stdout
-    group = f"<-m> <fgrlhf.cli.torchrun> <--standalone> <--nproc_per_node> <{processes}> "
-    assert said == (ALONE if processes == 1 else ALONE.replace("<-m> ", f"{group}<-m> "))
+def test_one_process_per_gpu(launched, gpus, scale, visible, processes):
+    variables = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    expected = [] if processes == 1 else group(processes)
+    assert launched(gpus, scale, **variables) == expected
+
+
+@pytest.mark.parametrize("visible", ["", "-1"])
+def test_no_gpu_is_used_where_none_is_visible(launched, visible):
+    assert launched(4, CUDA_VISIBLE_DEVICES=visible) == []
 
 
 @pytest.mark.parametrize("gpus, processes", [(None, 2), (1, 1), (4, 1)])
-def test_several_processes_without_a_gpu(bash, gpus, processes):
-    lines = 'launch -m x; echo " ${ACCELERATE_USE_CPU:-}"'
-    said = bash(lines, gpus, SCALE="mini", PROCESSES="2", CUDA_VISIBLE_DEVICES="").stdout
-    several = "<-m> <fgrlhf.cli.torchrun> <--standalone> <--nproc_per_node> <2> "
-    assert said == f"python {several if processes == 2 else ''}<-m> <x> \n"
+def test_several_processes_without_a_gpu(launched, gpus, processes):
+    expected = [] if processes == 1 else group(processes)
+    assert launched(gpus, "mini", PROCESSES="2") == expected
 
 
-def test_a_number_of_processes_that_is_none_is_refused(bash):
+def test_a_program_is_launched_with_its_words(bash):
+    said = bash('launch -m x "a b"', SCALE="mini", PROCESSES="2").stdout
+    assert said == f"python <{'> <'.join(group(2))}> <-m> <x> <a b>"
+
+
+def test_a_number_of_processes_that_is_none_is_refused(launched):
     for value in ("two", "0", "-1"):
-        done = bash("launch -m x", SCALE="mini", PROCESSES=value)
-        assert done.returncode == 2 and done.stdout == ""
-        assert f"PROCESSES={value} is not a number of processes" in done.stderr
+        with pytest.raises(UserError, match=f"PROCESSES={value} is not a number of processes"):
+            launched(PROCESSES=value)
 
 
 NODES = {"NNODES": "2", "RDZV_ENDPOINT": "first:29500"}
 
 
 @pytest.mark.parametrize("gpus, processes", [(8, 8), (1, 1), (None, 1)])
-def test_several_machines_meet_at_the_first_one(bash, gpus, processes):
-    on_cpu = bash('launch -m x "a b"; echo " ${ACCELERATE_USE_CPU:-}"', gpus, **NODES).stdout
-    assert on_cpu == (
-        f"python <-m> <fgrlhf.cli.torchrun> <--nnodes> <2> <--nproc_per_node> <{processes}>"
-        " <--rdzv_backend> <c10d> <--rdzv_id> <fgrlhf> <--rdzv_endpoint> <first:29500>"
-        f" <-m> <x> <a b> {'' if gpus else 'true'}\n"
-    )
+def test_several_machines_meet_at_the_first_one(launched, gpus, processes):
+    machines = f"-m fgrlhf.cli.torchrun --nnodes 2 --nproc_per_node {processes}".split()
+    place = ["--rdzv_backend", "c10d", "--rdzv_id", "fgrlhf", "--rdzv_endpoint", "first:29500"]
+    assert launched(gpus, **NODES) == [*machines, *place]
 
 
 @pytest.mark.parametrize(
@@ -170,9 +191,9 @@ def test_several_machines_meet_at_the_first_one(bash, gpus, processes):
         ({"NNODES": "two"}, "NNODES=two is"),
     ],
 )
-def test_machines_without_a_meeting_point_are_refused(bash, changes, message):
-    done = bash("launch -m x", 1, **{**NODES, **changes})
-    assert done.returncode == 2 and message in done.stderr and done.stdout == ""
+def test_machines_without_a_meeting_point_are_refused(launched, changes, message):
+    with pytest.raises(UserError, match=message):
+        launched(1, **{**NODES, **changes})
 
 
 def slurm_job(folder, *arguments, **variables):
@@ -268,7 +289,7 @@ def test_a_script_that_is_missing_is_named_before_machines_start(tmp_path):
     assert done.stderr.endswith("the scripts beside it are: train_rl.sh\n")
 
 
-def test_mini_models_on_a_cpu_run_on_one_thread_unless_told(bash):
+def test_mini_models_run_on_one_thread_unless_told(bash):
     show = 'echo "${OMP_NUM_THREADS:-unset}"'
     assert bash(show, SCALE="mini").stdout == "1\n"
     assert bash(show, SCALE="mini", OMP_NUM_THREADS="3").stdout == "3\n"
@@ -321,7 +342,7 @@ def run_script(path, tmp_path, *arguments, **variables):
     """A script without any input. Its programs only print their arguments."""
     folder = tmp_path / "bin"
     folder.mkdir(exist_ok=True)
-    program(folder, "python", 'printf "python"; printf " <%s>" "$@"')
+    fake_python(folder, 'printf "python"; printf " <%s>" "$@"')
     environment = {
         **{"PATH": f"{folder}:/usr/bin:/bin", "VIRTUAL_ENV": "/some/environment"},
         "SCALE": "small" if "sentiment" in path.parts else "mini",
@@ -409,10 +430,6 @@ def test_a_folder_may_have_any_name_and_no_command_in_it_runs(bash, tmp_path, na
     assert not list(tmp_path.rglob("ran")) and not (ROOT / "ran").exists()
 
 
-def test_no_gpu_is_used_where_none_is_visible(bash):
-    assert bash("gpu_count", 4, CUDA_VISIBLE_DEVICES="-1").stdout == "0\n"
-
-
 def test_another_cd_path_leads_nowhere_else(bash, tmp_path):
     (tmp_path / "scripts").mkdir()
     shown = bash(f'cd "{ROOT}/tasks"; source ../scripts/env.sh; pwd', CDPATH=str(tmp_path)).stdout
@@ -427,13 +444,30 @@ def test_an_environment_without_python_is_refused(tmp_path):
     assert done.returncode == 2 and "has no program `python`" in done.stderr
 
 
+def test_a_run_folder_among_the_overrides():
+    assert run_folder("out/rl", "train.seed=1") == "out/rl"
+    assert run_folder("out/rl", "logging.save_dir=else where", "train.seed=1") == "else where"
+
+
+def test_a_word_says_what_a_stage_needs_where():
+    script = StageScript("detoxification", "mini", "", "data", "out", {})
+    words = "sft paper:other mini:rm@fact=a.sh"
+    assert script.of_this_scale(words) == [("sft", "", ""), ("rm", "fact", "a.sh")]
+
+
+def test_the_model_of_a_reward_that_an_argument_changes_is_not_needed(tmp_path):
+    script = ROOT / "tasks" / "qa_feedback" / "training" / "train_finegrained.sh"
+    others = ["data.train_file=t", "model.ckpt=m", "reward.relevance_model.weight=0"]
+    assert "/fact_rm is missing" in run_script(script, tmp_path, *others).stderr
+
+
 # ---- get_small_model.sh --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "variables, folder",
     [
-        ({}, "outputs/models/smollm2"),
+        ({}, f"{ROOT}/outputs/models/smollm2"),
         ({"FGRLHF_SMALL_MODEL": "/models/small"}, "/models/small"),
         ({"FGRLHF_SMALL_MODEL": "small"}, "{caller}/small"),
     ],

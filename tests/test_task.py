@@ -2,7 +2,6 @@
 
 import hashlib
 import math
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -278,21 +277,6 @@ def test_metrics_are_checked_before_any_response():
 def test_a_metric_may_not_apply():
     columns = metric_columns(lambda prompt, text: {"solved": None, "n": 3}, [PROMPT], ["hello"])
     assert columns == [{"solved": None, "n": 3}]
-
-
-def test_a_run_folder_among_the_overrides():
-    script = Path(__file__).parents[1] / "scripts" / "env.sh"
-    body = script.read_text().partition("run_folder() {")[2].partition("\n}\n")[0]
-
-    def folder(*arguments):
-        command = f'run_folder() {{{body}\n}}\nrun_folder "$@"'
-        done = subprocess.run(
-            ["bash", "-c", command, "bash", *arguments], capture_output=True, text=True, check=True
-        )
-        return done.stdout.strip()
-
-    assert folder("out/rl", "train.seed=1") == "out/rl"
-    assert folder("out/rl", "logging.save_dir=else where", "train.seed=1") == "else where"
 
 
 def test_the_prompts_of_a_split_may_be_json_lines(tmp_path):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from slow import with_slow
+from stage_scripts import fake_python
 
 from fgrlhf.base.files import read_json, read_jsonl
 from fgrlhf.cli import evaluate, linear_scorer, rl, tiny_model
@@ -196,8 +197,7 @@ def recorded(tmp_path):
     """Runs a script of a task with a `python` that only records its arguments."""
     programs = tmp_path / "bin"
     programs.mkdir()
-    (programs / "python").write_text('#!/usr/bin/env bash\necho "$@" >>"$RECORD"\n')
-    (programs / "python").chmod(0o755)
+    fake_python(programs, 'echo "$@" >>"$RECORD"')
     record = tmp_path / "record"
 
     def run(*arguments, **variables):
@@ -256,7 +256,8 @@ def test_paper_scale_reads_the_hub_and_a_source_can_be_named(recorded, tmp_path)
     assert calls[0].endswith("source=copy subset_size=5")
 
 
-def test_one_policy_is_evaluated(recorded):
+def test_one_policy_is_evaluated(recorded, tmp_path):
+    (tmp_path / "out" / "data" / "test.json").mkdir(parents=True)
     _, calls = recorded("evaluate", "policy=other", "name=initial")
     assert len(calls) == 1 and calls[0].endswith("policy=other name=initial")
 

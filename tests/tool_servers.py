@@ -17,7 +17,7 @@ from server_helpers import free_port
 
 FOLDER = os.environ.get(
     "FGRLHF_TOOLS"
-)  # the folder of the environments, which scripts/tools.sh made
+)  # the folder of the environments, which scripts/tools.py made
 START_SECONDS = 300  # the first start fills a database
 HOST = "http://127.0.0.1"
 ADDRESS, PASSWORD, TOKEN = "a@example.com", "long-password-1", "0123456789" * 4  # of a test

@@ -5,19 +5,5 @@
 # Extra arguments are overrides of the RL config. Stages that are complete are reused.
 export SCALE="${SCALE:-mini}"
 source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/env.sh"
-
 reward="${REWARD:-dense}"
-config="$(config_for "training/${reward}_config.yml")"
-evaluate() {
-    launch -m fgrlhf.cli.evaluate "tasks.$TASK" policy="$1" name="$2" config="$(config_for training/dense_config.yml)" \
-        data_dir="$DATA_DIR" output_dir="$OUTPUT_DIR" num_samples=4
-}
-
-bash "tasks/$TASK/data/make_puzzles.sh"
-launch -m sft.run_sft "tasks.$TASK" "$(config_for training/sft_config.yml)"
-echo "after SFT:"
-evaluate "$OUTPUT_DIR/sft" sft
-launch -m fgrlhf.cli.rl "tasks.$TASK" "$config" "$@"
-echo "after RL:"
-run="$(run_folder "$OUTPUT_DIR/$reward" "$@")"
-evaluate "$run/best" "$(basename "$run")"
+run_task "data/make_puzzles.sh training/train_sft.sh" "training/train_$reward.sh" "$reward/best" "$@"

@@ -8,7 +8,7 @@ from fgrlhf.base.files import read_json
 from fgrlhf.pipeline.experiments import input_files
 from fgrlhf.pipeline.stages import Stage
 from tasks.experiments import qa
-from tasks.experiments.stages import keys, module_stage
+from tasks.experiments.stages import SCRIPT_FILES, keys, module_stage
 
 # what an arm runs without importing it
 TRAINING_MODULES = ("reward_modeling.run_fg_rm", *qa.TASK_MODULES, *qa.FORMAT)
@@ -32,7 +32,7 @@ def arm_stages(
       data: folder of the feedback.
     """
     base_model = settings.base / "base_model"
-    training = (f"{qa.FOLDER}/reward_modeling/*fact_rm*", qa.SCHEMA, "scripts/env.sh")
+    training = (f"{qa.FOLDER}/reward_modeling/*fact_rm*", qa.SCHEMA, *SCRIPT_FILES)
     stages = []
     for seed in settings.seed_list:
         for arm in arms:

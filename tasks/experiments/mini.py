@@ -18,7 +18,7 @@ from fgrlhf.pipeline.stages import Stage
 from fgrlhf.pipeline.study import Plan, Study
 from fgrlhf.pipeline.summary import grid, interval_text
 from fgrlhf.report.spread import ONE_RUN
-from tasks.experiments.stages import ROOT, ScriptSettings, experiment_of
+from tasks.experiments.stages import ROOT, SCRIPT_FILES, ScriptSettings, experiment_of
 
 EXPERIMENTS = "tasks.experiments"
 DEMO = "qa_feedback"  # `make demo` runs it
@@ -129,7 +129,7 @@ def stage(name: str, task: MiniTask, folder: Path) -> Stage:
         name,
         command,
         outputs=tuple(outputs),
-        reads=("scripts/*.sh", *(f"tasks/{name}/**/*.{kind}" for kind in READ)),
+        reads=("scripts/*.sh", *SCRIPT_FILES, *(f"tasks/{name}/**/*.{kind}" for kind in READ)),
         modules=tuple(modules),
     )
 

@@ -17,6 +17,7 @@ from fgrlhf.pipeline.stages import Stage
 
 ROOT = Path(__file__).parents[2]
 MODEL = "outputs/models/smollm2"
+SCRIPT_FILES = ("scripts/env.sh", "fgrlhf/cli/stage_script.py")  # the common part of all scripts
 
 
 class ScriptSettings(StrictModel):
@@ -123,7 +124,7 @@ class Scripts:
         """
         path = f"{self.folder}/{script}"
         configs = () if config is None else (self.config(config),)
-        reads = ("scripts/env.sh", path, *configs, *reads)
+        reads = (*SCRIPT_FILES, path, *configs, *reads)
         return Stage(name, ("bash", path, *arguments), reads=reads, **parts)
 
     def report(

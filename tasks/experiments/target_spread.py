@@ -6,7 +6,7 @@
 A target with a lower limit should lie below the mean minus three standard deviations of the runs,
 so that a correct pipeline misses it on no seed and no processor; one with an upper limit, above the
 mean plus three. Runs on other processors, or with their instructions emulated (the variables of
-scripts/processors.sh), count like other seeds.
+scripts/processors.py), count like other seeds.
 """
 
 from collections.abc import Mapping, Sequence

@@ -5,19 +5,15 @@
 # Extra arguments are overrides of the RL config. Stages that are complete are reused.
 export SCALE="${SCALE:-mini}"
 source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/env.sh"
-
 reward="${REWARD:-dense}"
-config="$(config_for "${reward}_config.yml")"
-evaluate() {
-    launch -m fgrlhf.cli.evaluate "tasks.$TASK" policy="$1" name="$2" config="$config" output_dir="$OUTPUT_DIR" num_samples=4
-}
+evaluate() { evaluate_policy "${reward}_config.yml" "" "" num_samples=4 "$@"; }
 
 launch -m fgrlhf.cli.tiny_model "tasks.$TASK" output_dir="$OUTPUT_DIR/base_model"
 launch -m "tasks.$TASK.data.demonstrations" file="$OUTPUT_DIR/demonstrations.json"
 launch -m sft.run_sft "$(config_for sft_config.yml)"
 echo "after SFT:"
-evaluate "$OUTPUT_DIR/sft" sft
-launch -m fgrlhf.cli.rl "tasks.$TASK" "$config" "$@"
+evaluate policy="$OUTPUT_DIR/sft" name=sft
+stage fgrlhf.cli.rl "${reward}_config.yml" "" "" "$@"
 echo "after RL:"
 run="$(run_folder "$OUTPUT_DIR/$reward" "$@")"
-evaluate "$run/best" "$(basename "$run")"
+evaluate policy="$run/best" name="$(basename "$run")"

@@ -4,16 +4,11 @@
 export SCALE="${SCALE:-mini}"
 source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/env.sh"
 
-config="$(config_for rl_config.yml)"
-evaluate() {
-    launch -m fgrlhf.cli.evaluate "tasks.$TASK" policy="$1" name="$2" config="$config" output_dir="$OUTPUT_DIR"
-}
-
 words="$(seq -s ' ' 1 31) Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec $(seq -s ' ' 2001 2012)"
 launch -m fgrlhf.cli.tiny_model "tasks.$TASK" output_dir="$OUTPUT_DIR/base_model" words="$words"
 echo "before:"
-evaluate "$OUTPUT_DIR/base_model" base_model
-launch -m fgrlhf.cli.rl "tasks.$TASK" "$config" "$@"
+evaluate_policy rl_config.yml "" "" policy="$OUTPUT_DIR/base_model" name=base_model
+stage fgrlhf.cli.rl rl_config.yml "" "" "$@"
 echo "after:"
 run="$(run_folder "$OUTPUT_DIR/rl" "$@")"
-evaluate "$run/best" "$(basename "$run")"
+evaluate_policy rl_config.yml "" "" policy="$run/best" name="$(basename "$run")"

@@ -3,7 +3,4 @@
 #   compare.sh [seeds=0,1,2] [metric=right_groups] [num_samples=4]
 # Writes $OUTPUT_DIR/compare/index.html.
 source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
-needs "$DATA_DIR/train.json" data/make_puzzles.sh data_dir "$@"
-needs "$OUTPUT_DIR/sft" training/train_sft.sh "model.*" "$@"
-python -m fgrlhf.pipeline.compare "tasks.$TASK" "$(config_for training/scalar_config.yml)" \
-    "$(config_for training/dense_config.yml)" data_dir="$DATA_DIR" output_dir="$OUTPUT_DIR/compare" "$@"
+compare_runs "training/scalar_config.yml training/dense_config.yml" "train.json" "sft" "$@"

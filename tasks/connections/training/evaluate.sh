@@ -3,4 +3,4 @@
 #   evaluate.sh policy=$OUTPUT_DIR/dense/best name=dense [split=dev max_examples=100 ...]
 # Results: $OUTPUT_DIR/eval/<name>-test/{rows.jsonl,summary.json}
 source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
-evaluate_policy training/dense_config.yml "" num_samples=4 "$@"
+evaluate_policy training/dense_config.yml "test.json" "" num_samples=4 "$@"

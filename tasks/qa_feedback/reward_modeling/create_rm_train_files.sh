@@ -3,5 +3,5 @@
 # Reads $DATA_DIR/{train,dev}_feedback.json, writes $DATA_DIR/{NF-ERR_subsentence,F-ERR_sentence,COMP_sequence}/{train,dev}.json
 # Arguments: key=value, e.g. segmenter=blank_en_sentencizer
 source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
-needs "$DATA_DIR/train_feedback.json" "$(data_script)" data_dir "$@"
+needs "$DATA_DIR/train_feedback.json" "" data_dir "$@"
 python -m tasks.qa_feedback.reward_modeling.create_rm_files data_dir="$DATA_DIR" "$@"

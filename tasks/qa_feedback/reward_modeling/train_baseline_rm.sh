@@ -1,5 +1,4 @@
 #!/usr/bin/env bash
-# The holistic preference reward model, from the preferences of the feedback files.
-# Further arguments: key=value overrides of the YAML.
+# The holistic preference reward model, from the preferences of the feedback files. Further arguments: key=value overrides of the YAML.
 source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
 stage reward_modeling.run_pref_rm reward_modeling/baseline_rm_config.yml "train_feedback.json" "" "$@"

@@ -4,4 +4,4 @@
 # Results: $OUTPUT_DIR/eval/<name>-<split>/{rows.jsonl,summary.json}. The rewards are those of config=..., the YAML of an
 # RL run; reward=false leaves them out.
 source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
-evaluate_policy training/fine_grained_config.yml "rel_rm fact_rm comp_rm" "$@"
+evaluate_policy training/fine_grained_config.yml "test.json" "rel_rm fact_rm comp_rm" "$@"

@@ -2,7 +2,7 @@
 # Continue the SFT policy's training on the corrected answers of the feedback file: $OUTPUT_DIR/corrected_sft.
 # Further arguments: key=value overrides of the YAML.
 source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
-needs "$DATA_DIR/train_feedback.json" "$(data_script)" "" "$@"
+needs "$DATA_DIR/train_feedback.json" "" "" "$@"
 needs "$OUTPUT_DIR/sft" training/train_sft.sh "model.*" "$@"
 python -m tasks.qa_feedback.training.corrected_examples feedback="$DATA_DIR/train_feedback.json" questions="$DATA_DIR/train.json" \
     out="$DATA_DIR/train_corrected.json"

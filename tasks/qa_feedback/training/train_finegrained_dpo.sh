@@ -1,5 +1,4 @@
 #!/usr/bin/env bash
-# DPO from the SFT policy on corrected over predicted answers, marked spans weighted.
-# Further arguments: key=value overrides of the YAML.
+# DPO from the SFT policy on corrected over predicted answers, marked spans weighted. Further arguments: key=value overrides of the YAML.
 source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
 stage fgrlhf.cli.dpo training/fine_grained_dpo_config.yml "train_feedback.json" "sft" "$@"

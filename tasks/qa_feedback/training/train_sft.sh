@@ -3,7 +3,7 @@
 # SFT-full: train_sft.sh data.train_file=$DATA_DIR/train.json logging.save_dir=$OUTPUT_DIR/sft_full
 # At mini scale $OUTPUT_DIR/base_model replaces t5-large; the script creates it if it is missing.
 source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
-needs "$DATA_DIR/dev.json" "$(data_script)" "data.*" "$@"
+needs "$DATA_DIR/dev.json" "" "data.*" "$@"
 
 here=tasks/qa_feedback/training
 data=()

@@ -2,4 +2,4 @@
 # Sample solutions of the test problems and rate them.
 #   evaluate.sh policy=$OUTPUT_DIR/process/best name=process [num_samples=4 ...]
 source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
-evaluate_policy training/process_config.yml "prm" do_sample=true "$@"
+evaluate_policy training/process_config.yml "test.json" "prm" do_sample=true "$@"

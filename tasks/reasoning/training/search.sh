@@ -2,7 +2,7 @@
 # Use the process reward model at inference: the best of n sampled solutions, and a beam search over steps.
 #   search.sh [policy=$OUTPUT_DIR/sft]      SAMPLES=8 is the number of samples, and beams x continuations in the search
 source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
-needs "$DATA_DIR/test.json" "$(data_script)" "data_dir split" "$@"
+needs "$DATA_DIR/test.json" "" "data_dir split" "$@"
 needs "$OUTPUT_DIR/sft" training/train_sft.sh policy "$@"
 needs "$OUTPUT_DIR/prm" reward_modeling/train_prm.sh "" "$@"
 samples="${SAMPLES:-8}"

@@ -4,5 +4,4 @@
 # Results: $OUTPUT_DIR/eval/<name>-test/{rows.jsonl,summary.json}
 source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
 if [ "$SCALE" = small ]; then needs "$FGRLHF_SMALL_MODEL" scripts/get_small_model.sh "model.*" "$@"; fi
-launch -m fgrlhf.cli.evaluate "tasks.$TASK" output_dir="$OUTPUT_DIR" \
-    config="$(config_for training/fine_grained_config.yml)" do_sample=true num_samples=8 "$@"
+evaluate_policy training/fine_grained_config.yml "" "" do_sample=true num_samples=8 "$@"

@@ -2,4 +2,4 @@
 # RL with a reward after every sentence. Further arguments: key=value overrides of the YAML.
 source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
 if [ "$SCALE" = small ]; then needs "$FGRLHF_SMALL_MODEL" scripts/get_small_model.sh "model.*" "$@"; fi
-launch -m fgrlhf.cli.rl "tasks.$TASK" "$(config_for training/fine_grained_config.yml)" "$@"
+stage fgrlhf.cli.rl training/fine_grained_config.yml "" "" "$@"

@@ -2,4 +2,4 @@
 # RL with the same reward once, at the end of the response. Further arguments: key=value overrides of the YAML.
 source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
 if [ "$SCALE" = small ]; then needs "$FGRLHF_SMALL_MODEL" scripts/get_small_model.sh "model.*" "$@"; fi
-launch -m fgrlhf.cli.rl "tasks.$TASK" "$(config_for training/holistic_config.yml)" "$@"
+stage fgrlhf.cli.rl training/holistic_config.yml "" "" "$@"
