@@ -126,3 +126,43 @@ def test_the_command(tmp_path):
     data.main(["import", str(FILES / "annotation"), str(out), "from=uima", "layer=Error"])
     row = parse_json(out.read_text(encoding="utf-8"))
     assert [judgement["start"] for judgement in row["judgements"]] == [6, 15]
+
+
+def written(folder: Path, texts: dict[str, str], with_types: bool = True) -> None:
+    """A JSON file of each text: an error on its last character, and a verdict on all of it."""
+    cassis = pytest.importorskip("cassis")
+    modes = pytest.importorskip("cassis.typesystem").TypeSystemMode
+    types = cassis.TypeSystem()
+    error = types.create_type("custom.Error", "uima.tcas.Annotation")
+    verdict = types.create_type("custom.Verdict", "uima.cas.AnnotationBase")
+    types.create_feature(verdict, "value", "uima.cas.String")
+    mode = modes.FULL if with_types else modes.NONE
+    for name, text in texts.items():
+        cas = cassis.Cas(typesystem=types)
+        cas.sofa_string = text
+        cas.add(error(begin=len(text) - 1, end=len(text)))
+        cas.add(verdict(value="bad"))
+        cas.to_json(folder / f"{name}.json", type_system_mode=mode)
+    if not with_types:
+        types.to_xml(folder / "TypeSystem.xml")
+
+
+@pytest.mark.parametrize("with_types", [True, False], ids=["types inside", "types beside"])
+def test_documents_of_one_folder_and_what_is_said_of_them(tmp_path, with_types):
+    """Files with different texts are no annotators of one document."""
+    texts = {"one": "𝒳 is 🙂", "two": "So it is."}
+    written(tmp_path, texts, with_types)
+    items, _ = import_items(tmp_path, "uima")
+    assert {item.prompt.id: item.response for item in items} == texts
+    for item in items:
+        assert item.judgements == (
+            Judgement("Verdict", "bad"),
+            Judgement("Error", "Error", len(item.response) - 1, len(item.response)),
+        )
+
+
+def test_a_file_without_types_is_named(tmp_path):
+    written(tmp_path, {"one": "So it is."}, with_types=False)
+    (tmp_path / "TypeSystem.xml").unlink()
+    with pytest.raises(UserError, match="no %TYPES, and TypeSystem.xml is not in its folder"):
+        import_items(tmp_path, "uima")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.base.files import parse_json
 from fgrlhf.base.records import Problem, RowError, check_text
 from fgrlhf.data.importers.clean_answers import UNMARKED, with_clean_answers
 from fgrlhf.data.importers.files import numbered, optional_text
@@ -17,6 +18,7 @@ from fgrlhf.text_types import Prompt
 
 TYPES_FILE = "TypeSystem.xml"
 XMI, JSON = ".xmi", ".json"
+TYPES_KEY = "%TYPES"  # of a JSON file
 UNANNOTATED = "INITIAL_CAS"  # the name of the file without annotations in an export of a project
 # beginnings of the names of types that a tool or a linguistic analysis makes
 TECHNICAL = (
@@ -54,13 +56,14 @@ def uima(
     The package dkpro-cassis reads them (`pip install dkpro-cassis`, run with 0.12). Offsets are
     UTF-16 code units in both forms, which the package converts. INCEpTION exports a project as
     folders `annotation/DOCUMENT` with a zip file of each annotator: unpack these, and give the
-    folder. The name of a file is the annotator then; INITIAL_CAS has nobody's annotations.
+    folder. The name of a file is the annotator then; INITIAL_CAS has nobody's annotations. If the
+    files of a folder have different texts, they are documents, which are named after them.
 
     Every annotation becomes a judgement, except those of linguistic analyses, such as tokens, and
     relations. The aspect is the name of its type without the package (`Error` of
     webanno.custom.Error). The label is its feature label, value, kind, category or type, else its
     first other text; severity, evidence and reason (or comment, note) are those parts. Other
-    features are lost.
+    features are lost. What is annotated without a place is of the whole document.
 
     A file without annotations can be one that nobody has finished.
 
@@ -73,15 +76,12 @@ def uima(
       UserError: the package is not installed, or a file cannot be read.
     """
     files = _files(Path(path))
-    documents: dict[tuple[str, str], list[Judgement]] = {}  # name and text -> of all annotators
+    read: list[tuple[Path, str, list[Judgement]]] = []
     systems: dict[Path, Any] = {}
-    is_folder = Path(path).is_dir()
     for number, file in numbered(files, report):
         if file.stem == UNANNOTATED:
             report.notes[f"files {UNANNOTATED}, which nobody has annotated"] += 1
             continue
-        name = file.parent.name if is_folder else file.stem
-        who = file.stem if is_folder and annotator is None else annotator
         view, unmapped = _load(file, systems, report)
         try:
             text = check_text("sofaString", view.sofa_string or "", may_be_blank=True)
@@ -96,8 +96,17 @@ def uima(
                 "files without an annotation, not read as `no error` (confirmed=true)"
             ] += 1
         clean = [Judgement(UNMARKED, NO_ERROR)] if confirmed else []
-        judgements = [replace(each, annotator=who) for each in (clean if found is None else found)]
-        documents.setdefault((name, text), []).extend(judgements)
+        read.append((file, text, clean if found is None else found))
+    texts: dict[Path, set[str]] = {}  # of each folder
+    for file, text, _ in read:
+        texts.setdefault(file.parent, set()).add(text)
+    documents: dict[tuple[str, str], list[Judgement]] = {}  # name and text -> of all annotators
+    for file, text, judgements in read:
+        are_annotators = Path(path).is_dir() and len(texts[file.parent]) == 1
+        name = file.parent.name if are_annotators else file.stem
+        who = file.stem if are_annotators and annotator is None else annotator
+        judged = [replace(judgement, annotator=who) for judgement in judgements]
+        documents.setdefault((name, text), []).extend(judged)
     items = [
         JudgedResponse(Prompt(name, ""), text, tuple(judgements))
         for (name, text), judgements in documents.items()
@@ -140,18 +149,18 @@ def _load(file: Path, systems: dict[Path, Any], report: Report) -> tuple[Any, se
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            if file.suffix == JSON:
-                with open(file, "rb") as stream:
-                    cas = cassis.load_cas_from_json(stream)
-            else:
-                if types not in systems:
-                    with open(types, "rb") as stream:
-                        systems[types] = cassis.load_typesystem(stream)
-                with open(file, "rb") as stream:
+            if types not in systems and types.is_file():
+                with open(types, "rb") as stream:
+                    systems[types] = cassis.load_typesystem(stream)
+            with open(file, "rb") as stream:
+                if file.suffix == JSON:
+                    cas = _load_json(stream.read(), systems.get(types))
+                else:
                     cas = cassis.load_cas_from_xmi(stream, typesystem=systems[types])
         except Exception as error:  # the package lets every kind of error of damaged files through
             reason = shorten(f"{type(error).__name__}: {error}", 200)
-            raise UserError(f"{shorten(file)} is no readable CAS: {reason}") from None
+            hint = f"; try XMI with {TYPES_FILE}" if file.suffix == JSON else ""
+            raise UserError(f"{shorten(file)} is no readable CAS: {reason}{hint}") from None
     matches = [UNMAPPED.search(str(warning.message)) for warning in caught]
     with_text = [view.sofa.sofaID for view in cas.views if view.sofa.sofaString]
     if len(with_text) > 1:
@@ -159,6 +168,17 @@ def _load(file: Path, systems: dict[Path, Any], report: Report) -> tuple[Any, se
     if with_text:
         cas = cas.get_view(with_text[0])
     return cas, {int(match[1]) for match in matches if match is not None}
+
+
+def _load_json(content: bytes, types: Any) -> Any:
+    """The CAS in a JSON file, which may be written without its types."""
+    import cassis
+
+    text = content.decode("utf-8-sig")
+    has_types = TYPES_KEY in parse_json(text)
+    if not has_types and types is None:
+        raise ValueError(f"it has no {TYPES_KEY}, and {TYPES_FILE} is not in its folder")
+    return cassis.load_cas_from_json(text, typesystem=types, merge_typesystem=has_types)
 
 
 def _short(name: str) -> str:
@@ -172,7 +192,7 @@ def _annotations(
     """The judgements in a CAS; None if it has no annotation, found or not."""
     judgements = []
     is_empty = True
-    for annotation in view.select_all_annotations():
+    for annotation in view.select_all_fs():
         name = annotation.type.name
         short = _short(name)
         features = [feature.name for feature in annotation.type.all_features]
@@ -183,6 +203,9 @@ def _annotations(
             continue
         is_empty = False
         parts = _parts(short, annotation, features, report)
+        if "begin" not in features:  # of the whole document
+            judgements.append(Judgement(short, **parts))
+            continue
         begin, end = annotation.begin, annotation.end
         if not all(isinstance(place, int) and place not in unmapped for place in (begin, end)):
             begin = end = len(text) + 1  # nobody knows which place it is
