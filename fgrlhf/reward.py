@@ -90,6 +90,8 @@ def checked_scores(name: str, results: Any, texts: Sequence[str]) -> Sequence[Sc
       UserError: there is not one list (or None) for each text, or a score is not a number or its
         span ends after its text.
     """
+    if isinstance(results, Sequence):
+        results = [_with_scores(scores) for scores in results]
     if not isinstance(results, Sequence) or len(results) != len(texts):
         size = f"{len(results)} results" if isinstance(results, Sequence) else f"{results!r:.60}"
         raise UserError(
@@ -114,9 +116,23 @@ def checked_scores(name: str, results: Any, texts: Sequence[str]) -> Sequence[Sc
     return results
 
 
+def _with_scores(scores: Any) -> Any:
+    """A response's scores; tuples (start, end, value) or (start, end, value, label) are scores."""
+    if not isinstance(scores, list):
+        return scores
+    made = []
+    for score in scores:
+        is_tuple = isinstance(score, tuple) and len(score) in (3, 4)
+        try:
+            made.append(SegmentScore(*score) if is_tuple else score)
+        except (TypeError, ValueError):  # such as a start after its end
+            made.append(score)
+    return made
+
+
 def _score_problem(score: Any, text: str) -> str | None:
     if not isinstance(score, SegmentScore):
-        return "it must be a SegmentScore"
+        return "it must be a SegmentScore, or a tuple (start, end, value)"
     if isinstance(score.value, bool) or not isinstance(score.value, int | float):
         return "its value must be a number, such as float(x) or x.item()"
     if not isinstance(score.start, int) or not isinstance(score.end, int | None):

@@ -538,9 +538,10 @@ def test_the_configs_of_the_guide_are_valid(tmp_path, monkeypatch):
 
 
 def test_the_python_reward_of_the_document_runs():
-    code, _ = blocks(ROOT / "docs" / "rewards.md", "python")
+    function, code, _ = blocks(ROOT / "docs" / "rewards.md", "python")
     names: dict = {}
-    exec(code, names)
+    exec(function + code, names)
+    assert names["repeats"]("No.", "No. Yes.", "", penalty=-0.5) == -0.5
     reward = CombinedReward({"mine": names["Politeness"](threshold=0.7)})
     scores = reward.segment_scores([Prompt("0", "")] * 2, ["Sit, please.", "Sit."])["mine"]
     assert [(score.start, score.end) for score in scores[0]] == [(5, 11)]

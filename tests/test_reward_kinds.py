@@ -103,6 +103,41 @@ def test_a_task_adds_a_kind_and_implies_kinds_by_name():
     assert refused(words, a={"kind": "oracle_gold"})[0].startswith("reward.a.kind: there is no")
 
 
+def repeats(sentence, earlier, prompt, *, penalty=-1.0):
+    return penalty if sentence in earlier else None
+
+
+def words(sentence, meta, references):
+    return len(sentence.split()) + meta["bonus"] + len(references)
+
+
+def test_a_function_rewards_each_segment(monkeypatch):
+    functions = {"repeats": repeats, "words": words, "text": lambda sentence: sentence}
+    functions["wide"] = lambda a, b, c, d: 0.0
+    monkeypatch.setitem(sys.modules, "mine", SimpleNamespace(**functions, Politeness=Politeness))
+    prompt = Prompt("0", "Why?", references=("a", "b"), meta={"bonus": 10})
+    text = "Yes. No. Yes."
+
+    def scores(of, **section):
+        kind = {"kind": "python", "of": f"mine.{of}", "level": "sentence", **section}
+        (of_text,) = built(a=kind)["a"].segment_scores([prompt], [text])
+        return [(text[s.start : s.end], s.value) for s in of_text]
+
+    assert scores("repeats") == [("Yes.", -1.0)]
+    assert scores("repeats", args={"penalty": -0.5}) == [("Yes.", -0.5)]
+    assert scores("words") == [("Yes.", 13), ("No.", 13), ("Yes.", 13)]
+    assert scores("words", level="whole") == [(text, 15)]
+    for of, section, message in (
+        ("repeats", {"level": None}, "is a function: add the level"),
+        ("Politeness", {"args": {"threshold": 1}}, "is no function"),
+        ("text", {}, "returned 'Yes.' for 'Yes.': it must return a number or None"),
+        ("wide", {}, "one to three: segment, earlier, prompt"),
+        ("repeats", {"args": {"penality": 1}}, "one to three: segment, earlier, prompt"),
+    ):
+        with pytest.raises(UserError, match=message):
+            scores(of, **section)
+
+
 class Politeness:
     """A user's reward, whose class is named in YAML."""
 

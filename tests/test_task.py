@@ -194,7 +194,8 @@ class Returns:
         ([], "0 results for 1 responses"),
         ([[], []], "2 results for 1 responses"),
         ([0.5], "0.5 for the response 'hello': a list of SegmentScore"),
-        ([[(0, 2, 1.0)]], "must be a SegmentScore"),
+        ([[(0, 2)]], r"must be a SegmentScore, or a tuple \(start, end, value\)"),
+        ([[(0, 6, 1.0)]], "ends after the response, which has 5 characters"),
         ([[SegmentScore(0, 2, torch.tensor(1.0))]], r"value must be a number, such as float\(x\)"),  # type: ignore
         ([[SegmentScore(0, 2, "1")]], "value must be a number"),  # type: ignore
         ([[SegmentScore(0, 6, 1.0)]], "ends after the response, which has 5 characters"),
@@ -207,6 +208,12 @@ def test_what_a_reward_returns_is_checked(result, message):
     reward = CombinedReward({"mine": Returns(result)})
     with pytest.raises(UserError, match=f"the reward `mine` returned .*{message}"):
         reward.segment_scores([PROMPT], ["hello"])
+
+
+def test_tuples_are_scores():
+    reward = CombinedReward({"mine": Returns([[(0, 2, 1.0), (2, None, 3, "end")]])})
+    (scores,) = reward.segment_scores([PROMPT], ["hello"])["mine"]
+    assert scores == [SegmentScore(0, 2, 1.0), SegmentScore(2, None, 3, "end")]
 
 
 def test_an_error_inside_a_reward_names_the_reward():

@@ -14,13 +14,15 @@ A task adds its own kinds with `Task.rewards`; see docs/rewards.md.
 config imports no torch.
 """
 
+import inspect
 import re
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from fgrlhf.base.errors import UserError
 from fgrlhf.configs.strict import Amount, Count, FilePath, Positive, refuse
-from fgrlhf.configs.user_class import ClassPath, make_object
+from fgrlhf.configs.user_class import ClassPath, import_object, make_object
 from fgrlhf.metrics.config import MetricConfig, models_of
 from fgrlhf.reward_models.spec import segmenters_of
 from fgrlhf.reward_utils import (
@@ -410,15 +412,34 @@ class ServerReward(RemoteSettings, SegmentKind):
         return (f"sha256:{self.model_sha256}",)
 
 
-class Python(SegmentKind):
-    """A class of your own with `segment_scores(prompts, texts)`."""
+class Python(DividesText):
+    """A class of your own with `segment_scores(prompts, texts)`, or a function of a segment."""
 
     kind: Literal["python"] = "python"
-    of: ClassPath = Field(description="package.module.Class")
-    args: dict[str, Any] = Field(default={}, description="keyword arguments of the class")
+    of: ClassPath = Field(
+        description="package.module.Class, or package.module.function with a `level`"
+    )
+    args: dict[str, Any] = Field(
+        default={}, description="keyword arguments of the class, or of every call"
+    )
+    level: Level | None = Field(
+        default=None, description="of a function: the segments that it judges: docs/rewards.md"
+    )
 
     def build(self, context: RewardContext) -> "AspectReward":
-        return make_object("reward", self.of, self.args, "segment_scores(prompts, texts)")
+        found = import_object("reward", self.of)
+        if not inspect.isfunction(found):
+            if self.level is not None:
+                raise UserError(f"`{self.of}` is no function, so it divides no text: omit `level`")
+            return make_object("reward", self.of, self.args, "segment_scores(prompts, texts)")
+        if self.level is None:
+            raise UserError(
+                f"`{self.of}` is a function: add the level of the segments that it judges, such as"
+                " level: sentence"
+            )
+        from fgrlhf.rewards.scored import FunctionReward
+
+        return FunctionReward(found, self.level, self.segmenter, self.args)
 
 
 def given(kind: RewardKind, *names: str) -> dict[str, Any]:

@@ -1,9 +1,11 @@
 """A reward per segment from a scorer of texts."""
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice, pairwise
 from typing import Any
 
+from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.reward_utils import (
     MULTILINGUAL,
     Level,
@@ -132,6 +134,85 @@ class ScorerReward:
         score, change = score_and_change
         value = self.scale * (change - self.threshold)
         return on_segment(span, self.level, value, f"{score:.3g}")
+
+
+class FunctionReward:
+    """A value for each segment, from a plain function.
+
+    It is called as `function(segment, earlier, prompt)`, with the text of the segment, that of the
+    response before it, and that of the prompt; it may take the first one or two of them only.
+    Parameters named `references` and `meta` get those of the prompt, and those with a default keep
+    it unless `arguments` has them. It returns a number, or None for a segment that it does not
+    judge.
+
+    Args:
+      arguments: keyword arguments of every call.
+
+    Raises:
+      UserError: the function has other parameters.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., float | None],
+        level: Level,
+        segmenter: SegmenterName = MULTILINGUAL,
+        arguments: Mapping[str, Any] | None = None,
+    ):
+        self.function = function
+        self.level: Level = level
+        self.segmenter = load_segmenter(segmenter)
+        self.needs_tokens = level == "token"
+        self.arguments = dict(arguments or {})
+        parameters = inspect.signature(function).parameters
+        self.of_prompt = [name for name in parameters if name in ("references", "meta")]
+        keywords = {*self.arguments, *self.of_prompt}
+        needed = [name for name, item in parameters.items() if item.default is item.empty]
+        self.count = len([name for name in needed if name not in keywords])
+        example = dict.fromkeys(keywords)
+        try:
+            inspect.signature(function).bind(*[""] * self.count, **example)
+            fits = 1 <= self.count <= 3
+        except TypeError:
+            fits = False
+        if not fits:
+            raise UserError(
+                f"the reward function `{function.__name__}` has the parameters"
+                f" {inspect.signature(function)}: besides `args`, references and meta, it must have"
+                " one to three: segment, earlier, prompt"
+            )
+
+    def segment_scores(
+        self,
+        prompts: Sequence[Prompt],
+        texts: Sequence[str],
+        tokens: Sequence[ResponseTokens] | None = None,
+    ) -> list[list[SegmentScore]]:
+        spans_of_texts = divided(self.segmenter, texts, self.level, tokens)
+        results = []
+        for prompt, text, spans in zip(prompts, texts, spans_of_texts, strict=True):
+            scores = []
+            for start, end in spans:
+                value = self._value(prompt, text, start, end)
+                if value is not None:
+                    scores.append(on_segment((start, end), self.level, value, f"{value:.3g}"))
+            results.append(scores)
+        return results
+
+    def _value(self, prompt: Prompt, text: str, start: int, end: int) -> float | None:
+        read = (text[start:end], text[:start], prompt.text)[: self.count]
+        of_prompt = {name: getattr(prompt, name) for name in self.of_prompt}
+        value = self.function(*read, **self.arguments, **of_prompt)
+        if value is None:
+            return None
+        try:
+            return float(value)
+        except (TypeError, ValueError):
+            raise UserError(
+                f"the reward function `{self.function.__name__}` returned"
+                f" {shorten(repr(value), 60)} for {shorten(repr(read[0]), 60)}: it must return a"
+                " number or None"
+            ) from None
 
 
 def _scored_together(
