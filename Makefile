@@ -1,4 +1,4 @@
-# make setup | lint | test | test-slow | test-quantize | processors | faults | demo | real | tasks | feedback-check | tools-check | probe | science | docs | bench | gpu | bench-peers | families | profile
+# make setup | lint | test | test-slow | test-quantize | processors | faults | demo | real | tasks | feedback-check | tools-check | probe | science | docs | bench | gpu | bench-peers | families
 # ARGS="..." gives arguments to the program, e.g. make test ARGS="-k ppo".
 SHELL := /bin/bash
 STAMP := .venv/.stamp
@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 RUN := PATH="$(CURDIR)/$(BIN):$$PATH" VIRTUAL_ENV="$(CURDIR)/.venv"
 TYPES := $(RUN) basedpyright --level error
 
-.PHONY: feedback-check vllm-check tools-check setup lint style test test-slow test-quantize processors faults demo real tasks probe science docs bench gpu gpu-tests profile bench-peers families
+.PHONY: feedback-check vllm-check tools-check setup lint style test test-slow test-quantize processors faults demo real tasks probe science docs bench gpu gpu-tests bench-peers families
 
 setup: $(STAMP)
 
@@ -104,10 +104,6 @@ GPU_TESTS = on_gpu test_run_sft test_run_fg_rm test_run_pref_rm test_train_rl te
 gpu-tests: setup
 	@$(RUN) python -c 'import sys, torch; torch.cuda.is_available() or sys.exit("error: PyTorch sees no GPU here")'
 	@$(RUN) python -m pytest -n $(WORKERS) $(GPU_TESTS:%=tests/%.py) $(ARGS)
-
-# Profile a training step. ARGS="size=t5_small prompts=1"
-profile: setup
-	@$(RUN) python -m benchmarks.profile $(ARGS)
 
 # The long tests of the feedback server: 200 kills, 32 annotators, 5,000 random requests. Installs the extra `check`.
 feedback-check: setup
