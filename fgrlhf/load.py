@@ -25,7 +25,9 @@ def load_task(name: str) -> Task:
             missing = error.name or ""
             if missing and f"{candidate}.".startswith(f"{missing}."):
                 continue  # the candidate or its package is missing, not an import of the task
-            raise UserError(f"the task `{name}` cannot be imported: {error}") from None
+            raise UserError(
+                f"the task `{shorten(name)}` cannot be imported: {shorten(error)}"
+            ) from None
         task = getattr(module, "TASK", None)
         if isinstance(task, Task):
             if task.segmenters:
@@ -66,7 +68,8 @@ def _pages_folder(dotted: str) -> Path | None:
         return None
     path = Path(*dotted.split("."))
     places = (Path("tasks") / path, path)
-    return next((one for one in places if (one / "interface_html/schema.js").is_file()), None)
+    # unlike `Path.is_file`, this is false for names that are too long for the file system
+    return next((one for one in places if os.path.isfile(one / "interface_html/schema.js")), None)
 
 
 def _possible_modules(dotted: str) -> list[str]:

@@ -108,8 +108,8 @@ def add_segmenters(segmenters: Mapping[str, SentenceFunction]) -> None:
             )
         if not inspect.isfunction(sentences):
             raise UserError(
-                f"the segmenter `{name}` of the task is not a function: define one that returns the"
-                " spans of a text's sentences"
+                f"the segmenter `{shorten(name)}` of the task is not a function: define one that"
+                " returns the spans of a text's sentences"
             )
         if _of_tasks.get(name) is not sentences:
             _of_tasks[name] = sentences
@@ -173,16 +173,16 @@ def _pipeline(name: str) -> "Language":
         )
     if not _is_installed(name):
         raise UserError(
-            f"the segmenter `{name}` is not installed, and another one would split answers into"
-            f" other segments. Install it with `python -m spacy download {name}`, or prepare the"
-            f" reward-model files and train the reward models again with `{BLANK}`, which needs no"
-            " download"
+            f"the segmenter `{shorten(name)}` is not installed, and another one would split answers"
+            f" into other segments. Install it with `python -m spacy download {shorten(name)}`, or"
+            f" prepare the reward-model files and train the reward models again with `{BLANK}`,"
+            " which needs no download"
         )
     if not _declares_a_model(name):
         raise UserError(
-            f"the installed package `{name}` is not a spaCy pipeline, so it is not loaded as a"
-            f" segmenter. Install the pipeline with `python -m spacy download {name}`, or use"
-            f" `{BLANK}`"
+            f"the installed package `{shorten(name)}` is not a spaCy pipeline, so it is not loaded"
+            " as a segmenter. Install the pipeline with"
+            f" `python -m spacy download {shorten(name)}`, or use `{BLANK}`"
         )
     return spacy.load(name, exclude=_UNUSED)
 
@@ -212,8 +212,8 @@ def _raw_sentences(name: str, text: str) -> tuple[Span, ...]:
     nlp = _pipeline(name)
     if len(text) > nlp.max_length:
         raise UserError(
-            f"a text of {len(text):,} characters is too long for the segmenter `{name}`: it reads"
-            f" {nlp.max_length:,}. Shorten it"
+            f"a text of {len(text):,} characters is too long for the segmenter"
+            f" `{shorten(name)}`: it reads {nlp.max_length:,}. Shorten it"
         )
     sentences = nlp(_LONG_WORD.sub(_plain_word, text)).sents
     spans = ((sentence.start_char, sentence.end_char) for sentence in sentences)
@@ -226,9 +226,9 @@ def _sentences_of_task(name: str, text: str) -> tuple[Span, ...]:
     for start, end in spans:
         if not last <= start <= end <= len(text):
             raise UserError(
-                f"the segmenter `{name}` of the task returned the span ({start}, {end}) after the"
-                f" character {last} of a text of {len(text)}: return half-open spans of sentences,"
-                f" in order and without overlaps. The text: {shorten(text)}"
+                f"the segmenter `{shorten(name)}` of the task returned the span ({start}, {end})"
+                f" after the character {last} of a text of {len(text)}: return half-open spans of"
+                f" sentences, in order and without overlaps. The text: {shorten(text)}"
             )
         last = end
     return tuple((start, end) for start, end in spans if text[start:end].strip())
@@ -360,7 +360,7 @@ class Segmenter:
             return _spans_between_separators(text, level.removeprefix(SEPARATED))
         if level in WHOLE_LEVELS:
             return [(0, len(text))] if text.strip() else []
-        raise ValueError(f"`{level}` is not a level of segments: {LEVEL_HELP}")
+        raise ValueError(f"`{shorten(level, 60)}` is not a level of segments: {LEVEL_HELP}")
 
     def sentence_offsets(self, text: str) -> list[int]:
         """0, then the end of every sentence, as in the published code."""

@@ -4,7 +4,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from fgrlhf.base.errors import UserError
+from fgrlhf.base.errors import UserError, shorten
 
 # kind -> its module with main(argv), which is imported if it is asked for
 PROGRAMS = {
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     kind, *rest = arguments
     if kind not in PROGRAMS:
         raise UserError(
-            f"`{kind}` is not a kind of reward model: use segment, sequence or linear;"
+            f"`{shorten(kind)}` is not a kind of reward model: use segment, sequence or linear;"
             " span_files and step_files prepare a file, export writes one for other programs"
         )
     importlib.import_module(PROGRAMS[kind]).main(rest)

@@ -21,7 +21,7 @@ from accelerate.utils import gather_object
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
-from fgrlhf.base.errors import UserError
+from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.training_program import run_program
 from fgrlhf.data.formats import DEMONSTRATIONS, Demonstration
@@ -178,8 +178,8 @@ class SFTTrainer(SupervisedTrainer):
         names |= summarize(self._judged([prompt], [prompt.references[0]])).keys()
         if metric not in names:
             raise UserError(
-                f"evaluation.metric is `{metric}`, which the evaluation does not compute; it"
-                f" computes {', '.join(sorted(names))}"
+                f"evaluation.metric is `{shorten(metric)}`, which the evaluation does not compute;"
+                f" it computes {', '.join(sorted(names))}"
             )
 
     def generated_metrics(self) -> dict[str, float]:

@@ -4,7 +4,7 @@ import importlib
 import os
 import sys
 
-from fgrlhf.base.errors import UserError, suggestion
+from fgrlhf.base.errors import UserError, shorten, suggestion
 from fgrlhf.base.interrupts import end_at_interrupts, raise_at_interrupts
 from fgrlhf.base.program import as_settings, run_main
 
@@ -127,7 +127,8 @@ def main() -> None:
     if command.lower() in OTHER_WORDS:
         raise UserError(f"there is no command `{command}`: {OTHER_WORDS[command.lower()]}")
     if command not in COMMANDS:
-        raise UserError(f"there is no command `{command}`: {suggestion(command, list(COMMANDS))}")
+        known = suggestion(command, list(COMMANDS))
+        raise UserError(f"there is no command `{shorten(command)}`: {known}")
     wait_passively()
     end_at_interrupts()
     module = importlib.import_module(COMMANDS[command][0])

@@ -47,13 +47,15 @@ def import_object(role: str, path: str) -> Any:
         if is_missing and f"{module_name}.".startswith(f"{error.name}."):
             way_out = "Run from the folder that contains its package, or add it to PYTHONPATH"
         else:
-            way_out = f"Install what `{module_name}` imports, or correct its imports"
+            way_out = f"Install what `{shorten(module_name)}` imports, or correct its imports"
         raise UserError(
-            f"the {role} `{path}` cannot be imported: {shorten(error)}. {way_out}"
+            f"the {role} `{shorten(path)}` cannot be imported: {shorten(error)}. {way_out}"
         ) from None
     found = getattr(module, class_name, None)
     if isinstance(found, ModuleType) or (found is None and _file_of(path) is not None):
-        raise UserError(f"the {role} `{path}` is a module: add a dot and the name of its class")
+        raise UserError(
+            f"the {role} `{shorten(path)}` is a module: add a dot and the name of its class"
+        )
     if found is None:
         package = module_name.partition(".")[0]
         classes = []
@@ -62,8 +64,8 @@ def import_object(role: str, path: str) -> Any:
             if isinstance(value, type) and value.__module__.partition(".")[0] == package:
                 classes.append(name)
         raise UserError(
-            f"the {role} `{path}` cannot be imported: `{module_name}` has no `{class_name}`;"
-            f" {suggestion(class_name, classes)}"
+            f"the {role} `{shorten(path)}` cannot be imported: `{shorten(module_name)}` has no"
+            f" `{shorten(class_name)}`; {suggestion(class_name, classes)}"
         )
     return found
 
@@ -85,15 +87,18 @@ def make_object(role: str, path: str, arguments: Mapping[str, Any], method: str)
         signature.bind(**arguments)
     except TypeError as error:
         raise UserError(
-            f"the {role} `{path}` does not accept these `args`: {error}. It takes {signature}"
+            f"the {role} `{shorten(path)}` does not accept these `args`: {shorten(error)}. It takes"
+            f" {signature}"
         ) from None
     try:
         made = object_class(**arguments)
     except ValidationError as error:  # settings of the library that the class builds
         reasons = [problem["msg"].removeprefix("Value error, ") for problem in error.errors()]
-        raise UserError(f"the {role} `{path}` refuses these `args`: {'; '.join(reasons)}") from None
+        raise UserError(
+            f"the {role} `{shorten(path)}` refuses these `args`: {shorten('; '.join(reasons), 400)}"
+        ) from None
     if not callable(getattr(made, method.partition("(")[0], None)):
-        raise UserError(f"`{path}` is not a {role}: it has no method {method}")
+        raise UserError(f"`{shorten(path)}` is not a {role}: it has no method {method}")
     return made
 
 

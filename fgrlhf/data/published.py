@@ -190,7 +190,7 @@ def _hub_split(published: PublishedSet, split: str) -> Rows:
         return datasets.load_dataset(published.hub_name, published.config, split=split)
     except Exception as error:  # the library raises errors of many kinds
         raise UserError(
-            f"the split {split} of hub:{published.hub_name} (config"
+            f"the split {shorten(split)} of hub:{published.hub_name} (config"
             f" {published.config or 'default'}) cannot be read"
             f" ({type(error).__name__}: {shorten(error)}). Is there a network? Name a local copy"
             f" with source=FOLDER, or use a few rows that need no network: source={FIXTURE}"
@@ -232,17 +232,18 @@ def _folder_split(folder: Path, split: str) -> Rows:
     if (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file():
         return _saved_split(folder, split)
     files = _files_of_split(folder, split)
+    name = shorten(split)
     suffixes = sorted({"".join(file.suffixes[-2:]) for file in files if file.suffix == ".gz"})
     suffixes += sorted({file.suffix for file in files if file.suffix != ".gz"})
     if not files:
         raise UserError(
-            f"{folder} has no file of the split `{split}`: the file or its folder must have the"
-            f" name of the split, such as {split}.jsonl or {split}/0000.parquet, and the file must"
+            f"{folder} has no file of the split `{name}`: the file or its folder must have the"
+            f" name of the split, such as {name}.jsonl or {name}/0000.parquet, and the file must"
             f" end in {', '.join([*SUFFIXES, CSV])}"
         )
     if len(suffixes) > 1:
         raise UserError(
-            f"{folder} has the split `{split}` in files of several formats ({', '.join(suffixes)}),"
+            f"{folder} has the split `{name}` in files of several formats ({', '.join(suffixes)}),"
             " which may be copies of the same rows: keep one of them"
         )
     return [row for file in files for row in _file_rows(file)]
@@ -265,7 +266,8 @@ def _saved_split(folder: Path, split: str) -> Rows:
             " (`DatasetDict.save_to_disk`)"
         )
     if split not in saved:
-        raise UserError(f"{folder} has no split `{split}`; it has {', '.join(map(str, saved))}")
+        known = shorten(", ".join(map(str, saved)))
+        raise UserError(f"{folder} has no split `{shorten(split)}`; it has {known}")
     return saved[split]
 
 
@@ -300,7 +302,7 @@ def _files_of_split(folder: Path, split: str) -> list[Path]:
     if len(versions) > 1:
         examples = [files[0].relative_to(folder).as_posix() for files in versions.values()]
         raise UserError(
-            f"{folder} has several sets of files for the split `{split}`:"
+            f"{folder} has several sets of files for the split `{shorten(split)}`:"
             f" {shorten(', '.join(examples))}. Their rows would be repeated or mixed. Name the"
             " folder of one of them with source=FOLDER, or remove the others"
         )

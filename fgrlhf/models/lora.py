@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from transformers.models.falcon.modeling_falcon import FalconLinear
 from transformers.pytorch_utils import Conv1D
 
-from fgrlhf.base.errors import UserError
+from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.configs.sections import LoRAConfig
 from fgrlhf.kernels.layers import Linear, TransposedLinear
 from fgrlhf.models.quantized import QuantizedLinear, quantize_layers
@@ -94,10 +94,10 @@ def _targets(model: PreTrainedModel, requested: Sequence[str] | None) -> dict[st
     if unknown:
         raise UserError(
             "lora.target_modules names"
-            f" {', '.join(f'`{name}`' for name in unknown)}, but adapters need linear layers other"
-            f" than the output layer and routers, and {type(model).__name__} has these:"
-            f" {', '.join(sorted(available))}. Name some of them, or leave target_modules out to"
-            " use all"
+            f" {shorten(', '.join(f'`{name}`' for name in unknown))}, but adapters need linear"
+            f" layers other than the output layer and routers, and {type(model).__name__} has"
+            f" these: {', '.join(sorted(available))}. Name some of them, or leave target_modules"
+            " out to use all"
         )
     if requested is None:
         return layers

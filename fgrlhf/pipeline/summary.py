@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import Field
 
-from fgrlhf.base.errors import UserError
+from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.files import sha256, write_json
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import describe, settings_from
@@ -69,7 +69,8 @@ def evaluated_policies(output: Path, split: str, display: Display) -> list[str]:
             evaluations[path.parent.name.removesuffix(ending)] = path.parent
     if not evaluations:
         raise UserError(
-            f"{output}/eval has no evaluation on {split}: run `fgrlhf evaluate` on a policy first"
+            f"{output}/eval has no evaluation on {shorten(split)}: run `fgrlhf evaluate` on a"
+            " policy first"
         )
     return in_order(evaluations, display)
 

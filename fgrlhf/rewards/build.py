@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from fgrlhf.base.errors import UserError
+from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.reward import ERROR_FREE, AspectReward, AtEnd, BasicReward, CombinedReward
 from fgrlhf.rewards.kind import RewardKind, WeightSchedule
 from fgrlhf.scorers.base import RewardContext
@@ -108,8 +108,8 @@ def _constrained_value(
     counts = [reward.measures(name, scores) for scores in judged]
     if not all(ERROR_FREE in count for count in counts):
         raise UserError(
-            f"reward.{name}.constraint.metric=ratio needs a reward that counts segments without an"
-            " error, such as a segment_classifier: use metric=reward"
+            f"reward.{shorten(name)}.constraint.metric=ratio needs a reward that counts segments"
+            " without an error, such as a segment_classifier: use metric=reward"
         )
     segments = sum(count["segments"] for count in counts)
     return sum(count[ERROR_FREE] for count in counts) / segments if segments else None
