@@ -34,6 +34,7 @@ from fgrlhf.base.files import write_json
 from fgrlhf.cli import command_line, data, new_task
 from fgrlhf.cli.main import COMMANDS
 from fgrlhf.cli.main import main as fgrlhf_main
+from fgrlhf.configs.schema import paths_of
 from fgrlhf.configs.strict import load_config, validate
 from fgrlhf.load import load_task
 from fgrlhf.pipeline.compare import CompareSettings, runs_of
@@ -44,6 +45,7 @@ from fgrlhf.reward_models.prefix import text_prefix
 from fgrlhf.rewards.kinds import Length, Score
 from fgrlhf.rewards.server import model_sha256
 from fgrlhf.runs.dpo_config import DPOConfig
+from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.scorers.base import RewardContext
 from fgrlhf.task import Task
 from fgrlhf.task_config import rl_config
@@ -679,3 +681,15 @@ def test_make_targets_named_in_the_documents_exist():
     text = "\n".join(path.read_text(encoding="utf-8") for path in DOCUMENTS)
     named = set(re.findall(r"(?:^ {4}|`)make ([a-z-]+)", text, flags=re.M))
     assert {"demo", "test", "setup"} <= named <= targets
+
+
+KEY = re.compile(r"`((?:model|train|env|algorithm|sampler|data|logging|evaluation|dpo)\.[a-z_.]+)")
+
+
+def test_the_keys_that_newcomers_are_told_exist():
+    keys = set()
+    for config in (RLConfig, DPOConfig, SFTConfig, SegmentRMConfig, PreferenceRMConfig):
+        keys |= set(paths_of(config))
+    named = KEY.findall((ROOT / "docs" / "coming_from.md").read_text(encoding="utf-8"))
+    assert len(named) > 60
+    assert {key for key in named if key not in keys} == set()
