@@ -232,3 +232,20 @@ def test_unknown_sizes_are_refused():
         bench.BenchSettings(sizes="tiny,huge").chosen()
     assert [size.samples for size in bench.BenchSettings(sizes="tiny", samples=2).chosen()] == [2]
     assert bench.BenchSettings(sizes="smollm2").chosen() == []
+
+
+def test_prompt_lengths_are_quantiles_of_real_ones():
+    size = replace(SMALL, prompts=41, prompt_tokens=None, input_limit=1024)
+    assert sum(workload.prompt_lengths(size)) / 41 == pytest.approx(657, rel=0.03)
+    assert max(workload.prompt_lengths(replace(size, input_limit=500))) == 500
+
+
+def test_numbers_and_parts_of_a_document(tmp_path):
+    numbers = [harness.number(x) for x in (0, 0.01234, 1.234, 123.4, 12345.0)]
+    assert numbers == ["0", "0.0123", "1.23", "123", "12,345"]
+    document = tmp_path / "a.md"
+    document.write_text("x\n<!-- bench -->\nold\n<!-- /bench -->\ny\n")
+    harness.replace_part(document, "bench", "new\n")
+    assert document.read_text() == "x\n<!-- bench -->\nnew\n<!-- /bench -->\ny\n"
+    with pytest.raises(UserError, match="no place for `other`"):
+        harness.replace_part(document, "other", "new")

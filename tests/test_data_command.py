@@ -447,3 +447,14 @@ def test_a_file_of_which_no_row_is_used_is_an_error(tmp_path, action):
     files = [str(source)] + [str(tmp_path / "out.jsonl")] * (action == "convert")
     with pytest.raises(UserError, match=r"no row of demonstrations that is used \(rows with `lab"):
         data.main([action, *files, "format=demonstrations"])
+
+
+@pytest.mark.parametrize("word", ["-h", "--help"])
+def test_help_lists_the_keys_of_one_action(word, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        data.main(["explore", word])
+    assert exit_.value.code == 0
+    text = capsys.readouterr().out
+    assert text.startswith("usage: fgrlhf data explore FILE [out=explore.html] ")
+    keys = [line.split(":")[0] for line in text.splitlines() if line.startswith("  ")]
+    assert len(keys) == len(set(keys)) and "  out" in keys and "  drop" not in keys

@@ -14,6 +14,7 @@ from fgrlhf.configs.strict import StrictModel
 from fgrlhf.pipeline.experiments import Experiment
 from fgrlhf.pipeline.stages import Pipeline, Stage
 from fgrlhf.pipeline.study import Plan, Study, markdown
+from tasks.experiments import __main__ as command
 from tasks.experiments.__main__ import STUDIES
 from tasks.experiments.stages import ROOT
 
@@ -204,3 +205,13 @@ def test_stages_run_in_the_repository_of_the_experiment(tmp_path):
     pipeline = experiment.run([where], lanes=1)
     assert isinstance(pipeline, Pipeline)
     assert (tmp_path / "out" / "where").read_text().strip() == str(tmp_path)
+
+
+def test_the_command_lists_its_studies(capsys):
+    command.main([])
+    assert all(f"  {name} " in capsys.readouterr().out for name in list(STUDIES)[:1])
+    with pytest.raises(UserError, match="there is no study `sience`: did you mean `science`"):
+        command.main(["sience"])
+    with pytest.raises(SystemExit):
+        command.main(["science", "--help"])
+    assert "usage: python -m tasks.experiments science" in capsys.readouterr().out

@@ -107,3 +107,11 @@ def test_finished_pieces_are_not_run_again(pieces, settings, tmp_path):
     errors.clear()
     gpu.run(settings)
     assert started == ["t5_base", "memory"] and "paper_step" in document.read_text()
+
+
+def test_the_minutes_are_kept(pieces, settings, monkeypatch):
+    clock = iter([0.0, 0.0, 400.0, *[550.0] * 4])
+    monkeypatch.setattr(gpu, "monotonic", lambda: next(clock))
+    missing = gpu.run_pieces(settings.model_copy(update={"minutes": 9.0}))
+    assert pieces[0] == ["correctness", "paper_step"] and list(missing) == list(gpu.PIECES)[2:]
+    assert "call `make gpu` again" in missing["t5_base"]
