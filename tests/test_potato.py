@@ -51,11 +51,25 @@ def test_faults_of_potato(tmp_path):
         import_items(tmp_path / "annotations.jsonl", "potato")
     with pytest.raises(UserError, match="no row of potato's"):
         read(tmp_path, [{"id": "x", "spans": []}])
+    raw = {"instance_id": "p1", "user_id": "ann", "span_annotations": []}  # no answer without marks
+    with pytest.raises(UserError, match="another file of potato.*potato.export"):
+        read(tmp_path, [raw], aspect="err")
     with pytest.raises(UserError, match="rename the `text_key`"):
         read(tmp_path, [answer("p1", "ann")], items=[{"id": "p1", "txt": "a"}])
     rows = [answer("p1", "a", [span(9, 13, "even")]), answer("p9", "a")]
     _, report = read(tmp_path, rows)
     assert report.losses == {"annotations of unknown items": 1}
+
+
+@pytest.mark.parametrize("name", ["no", "No", "off", "false"])
+def test_an_answer_that_is_called_no(tmp_path, name):
+    """A radio button writes its name as its value, a box of a list also `false` for `not this`."""
+    (item,), _ = read(tmp_path, [answer("p1", "a", labels={"is it true": {name: name}})])
+    assert [(one.aspect, one.label) for one in item.judgements] == [("is it true", name)]
+    (item,), _ = read(
+        tmp_path, [answer("p1", "a", labels={"faults": {"rude": "false", "odd": "no"}})]
+    )
+    assert item.judgements == ()
 
 
 def test_the_command(tmp_path, capsys):

@@ -82,6 +82,12 @@ def potato(
         item_id = row.get("instance_id")
         if item_id is None:
             raise RowError("instance_id", "missing: this is no row of potato's annotations.jsonl")
+        if "labels" not in row and "spans" not in row:
+            raise RowError(
+                "labels",
+                "missing, and so is `spans`: this is another file of potato. Write"
+                " annotations.jsonl by `python -m potato.export --format jsonl`",
+            )
         if str(item_id) not in known:
             reason = f"{shorten(repr(str(item_id)), 60)} is the id of no item of {items}"
             report.drop(number, "instance_id", reason, "annotations of unknown items")
@@ -174,10 +180,12 @@ def _labels(key: str, scheme: str, values: Any) -> Iterator[Judgement]:
         place = f"{key}.{name}"
         label = name if name.strip() else None
         text = value.strip() if isinstance(value, str) else None
-        if value is None or value is False or (text is not None and text.lower() in UNCHECKED):
+        is_chosen = text is not None and text == label  # also `no`, where that is an answer
+        is_unchecked = text is not None and text.lower() in UNCHECKED
+        if value is None or value is False or (is_unchecked and not is_chosen):
             continue
         number = _number(value)
-        is_choice = value is True or text == name or (text or "").lower() in CHECKED
+        is_choice = value is True or is_chosen or (text or "").lower() in CHECKED
         if is_choice and name != REMARK:
             yield Judgement(scheme, check_text(place, name))
         elif number is not None and name != REMARK:
