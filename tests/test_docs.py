@@ -34,6 +34,7 @@ from fgrlhf.base.files import write_json
 from fgrlhf.cli import command_line, data, new_task
 from fgrlhf.cli.main import COMMANDS
 from fgrlhf.cli.main import main as fgrlhf_main
+from fgrlhf.configs.messages import OTHER_NAMES, other_place
 from fgrlhf.configs.schema import paths_of
 from fgrlhf.configs.strict import load_config, validate
 from fgrlhf.load import load_task
@@ -693,3 +694,24 @@ def test_the_keys_that_newcomers_are_told_exist():
     named = KEY.findall((ROOT / "docs" / "coming_from.md").read_text(encoding="utf-8"))
     assert len(named) > 60
     assert {key for key in named if key not in keys} == set()
+
+
+TRL = re.compile(r"`([a-z_]+)`")
+
+
+@pytest.mark.parametrize("config", [RLConfig, DPOConfig, SFTConfig, PreferenceRMConfig])
+def test_the_names_of_trl_lead_to_the_keys_that_the_document_names(config):
+    """A key of TRL that is typed here is answered with the key of the document's table."""
+    text = (ROOT / "docs" / "coming_from.md").read_text(encoding="utf-8")
+    table = text[text.index("## TRL: `GRPOConfig`") : text.index("## RL4LMs")]
+    keys = set(paths_of(config))
+    answered = 0
+    for row in re.findall(r"^\| (.*) \| (.*) \|$", table, flags=re.M):
+        named = [key for key in KEY.findall(row[1]) if key in keys and " x " not in row[0]]
+        named += [key.rpartition(".")[0] for key in named]  # the section of several
+        for name in TRL.findall(row[0]):
+            hint = other_place(config, name)
+            if name in OTHER_NAMES and hint is not None and named:
+                answered += 1
+                assert any(f"`{key}`" in hint for key in named), (name, hint, named)
+    assert answered > 3
