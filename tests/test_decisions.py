@@ -95,6 +95,17 @@ def test_a_decision_about_earlier_judgements_is_named(study, capsys, change, wor
     assert f"{words}\nstale=drop: the majority counts there" in capsys.readouterr().out
 
 
+def test_an_unchanged_submission_leaves_the_decision(study):
+    path = decided(study, DECISION)
+    database = Database(study / "f.sqlite", "qa_feedback", per_item=2, clock=Clock())
+    [number] = [n for n, item, _ in database.own_assignments("anna", "annotation") if item == "1"]
+    given = database.assignment(number, "anna")
+    assert given.submitted is not None
+    assert not database.submit(given, "same", given.submitted, Receipt(1, "1"), seen=1)
+    database.close()
+    assert exported(study, adjudicated=path)["1"] == (["Incoherent"], "adjudicated")
+
+
 def test_what_changed_is_decided_again(study, capsys):
     """With the old decisions beside the new ones; what is still decided is not written again."""
     path = decided(study, DECISION)

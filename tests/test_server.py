@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,39 @@ def test_others_work_is_not_seen(client, server):
     other = Client(server.port, "other")
     assert other.call("PUT", f"/api/drafts/{given['id']}", {"revision": 0, "state": {}})[0] == 404
     assert other.call("POST", "/api/submissions", other.submission(given))[0] == 404
+
+
+@pytest.mark.parametrize(
+    "flag, same_uuid, statuses",
+    [(False, True, [200, 201]), (False, False, [200, 201]), (True, False, [201, 409])],
+)
+def test_two_windows_at_the_same_moment(client, server, flag, same_uuid, statuses):
+    """One annotator in two windows gets one item; no work is lost or stored twice."""
+    other = Client(server.port, client.name)
+    with ThreadPoolExecutor(2) as pool:
+
+        def both(method, path, *bodies):
+            sent = [
+                pool.submit(one.call, method, path, body)
+                for one, body in zip((client, other), bodies)
+            ]
+            return [future.result() for future in sent]
+
+        page = {"page": "annotation"}
+        given, again = both("POST", "/api/next", page, page)
+        assert given[1]["assignment"]["id"] == again[1]["assignment"]["id"]
+        given = given[1]["assignment"]
+        drafts = [{"revision": 0, "state": {"window": n}} for n in range(2)]
+        answers = both("PUT", f"/api/drafts/{given['id']}", *drafts)
+        assert sorted(status for status, _ in answers) == [200, 409]
+        first, second = client.submission(given), client.submission(given)
+        if flag:
+            second["doc"]["flag"] = True
+        if same_uuid:
+            second = first
+        answers = both("POST", "/api/submissions", first, second)
+        assert sorted(status for status, _ in answers) == statuses
+        assert {answer["submissions"] for _, answer in answers} == {1}
 
 
 def test_a_page_hears_how_many_submissions_its_own_one_follows(tmp_path):
