@@ -26,7 +26,7 @@ prepare() {
 rl() {  # NAME.yml arguments...
     needs "$DATA_DIR/train.json" "run.sh prepare" "data.*" "$@"
     # a config with a policy of its own starts from a model of the hub
-    if ! grep -q '^  ckpt:' "$(config_for ppo_config.yml)"; then needs "$OUTPUT_DIR/sft" "run.sh sft" "model.*" "$@"; fi
+    if ! grep -qs '^  ckpt:' "$(config_for ppo_config.yml)"; then needs "$OUTPUT_DIR/sft" "run.sh sft" "model.*" "$@"; fi
     stage fgrlhf.cli.rl "$1" "" "" "${@:2}"
 }
 

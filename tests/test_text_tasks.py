@@ -200,7 +200,7 @@ def recorded(tmp_path):
     fake_python(programs, 'echo "$@" >>"$RECORD"')
     record = tmp_path / "record"
 
-    def run(*arguments, **variables):
+    def run(*arguments, task="imdb", **variables):
         record.write_text("")
         environment = {
             "PATH": f"{programs}:/usr/bin:/bin",
@@ -209,7 +209,7 @@ def recorded(tmp_path):
             "OUTPUT_DIR": str(tmp_path / "out"),
             **variables,
         }
-        command = ["bash", str(ROOT / "tasks" / "imdb" / "run.sh"), *arguments]
+        command = ["bash", str(ROOT / "tasks" / task / "run.sh"), *arguments]
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
         return done, record.read_text().splitlines()
 
@@ -260,6 +260,17 @@ def test_one_policy_is_evaluated(recorded, tmp_path):
     (tmp_path / "out" / "data" / "test.json").mkdir(parents=True)
     _, calls = recorded("evaluate", "policy=other", "name=initial")
     assert len(calls) == 1 and calls[0].endswith("policy=other name=initial")
+
+
+def test_rl_needs_the_supervised_policy_unless_its_config_names_another(recorded, tmp_path):
+    (tmp_path / "out" / "data" / "train.json").mkdir(parents=True)
+    done, calls = recorded("nlpo")
+    assert (
+        calls == []
+        and "/sft is missing. Run `SCALE=paper bash tasks/imdb/run.sh sft`" in done.stderr
+    )
+    _, calls = recorded("nlpo", task="narrative_qa")
+    assert modules(calls) == ["fgrlhf.cli.rl"]
 
 
 @pytest.mark.parametrize(
