@@ -9,6 +9,7 @@ from fgrlhf.data.offsets import (
     GRAPHEME,
     UTF16_UNIT,
     WORD,
+    cuts_grapheme,
     to_code_points,
     to_utf16,
     units_of,
@@ -40,6 +41,15 @@ def test_a_cluster_is_one_grapheme():
     assert to_code_points(text, 4, 8, GRAPHEME) == (8, 12)
     assert to_code_points(text, 2, 3, GRAPHEME) == (5, 7)
     assert to_code_points(text, 11, 15, UTF16_UNIT) == (8, 12)
+
+
+def test_a_span_that_cuts_a_cluster():
+    family = "👨\u200d👩\u200d👧"
+    text = f"{family} is e\u0301."
+    whole = [(0, 5), (6, 8), (9, 11), (5, 12), (0, len(text))]
+    assert not any(cuts_grapheme(text, *span) for span in whole)
+    assert all(cuts_grapheme(text, *span) for span in [(3, 5), (0, 4), (9, 10), (10, 11)])
+    assert not cuts_grapheme("plain", 1, 3)
 
 
 def test_places_inside_a_character_or_outside_the_text_are_outside():

@@ -73,6 +73,15 @@ def units_of(text: str, unit: str) -> Units:
     return Units(starts, [place + 1 for place in starts])
 
 
+def cuts_grapheme(text: str, start: int, end: int) -> bool:
+    """Whether the code points [start, end) begin or end inside a grapheme cluster."""
+    if text.isascii():
+        return False
+    units = units_of(text, GRAPHEME)
+    first, last = bisect_left(units.starts, start), bisect_left(units.ends, end)
+    return units.starts[first : first + 1] != [start] or units.ends[last : last + 1] != [end]
+
+
 def to_code_points(
     text: str, start: int, end: int, unit: str = CODE_POINT, base: int = 0, last: str = EXCLUSIVE
 ) -> tuple[int, int]:

@@ -8,6 +8,12 @@ from typing import Any
 from fgrlhf.base.errors import shorten
 from fgrlhf.base.records import Problem, shown
 from fgrlhf.data.locate import CODE_POINTS, FOUND, MARKED, Reading, locate
+from fgrlhf.data.offsets import cuts_grapheme
+
+CUTS_A_CHARACTER = (
+    "spans that begin or end inside a character of several code points: are they counted in another"
+    " unit?"
+)
 
 
 @dataclass
@@ -58,10 +64,16 @@ class Report:
     def locate_by_unit(
         self, row: int, key: str, text: str, start: int, end: int, reading: Reading
     ) -> tuple[int, int] | None:
-        """`locate` of a span without a quote. Spans that depend on the unit are counted apart."""
+        """`locate` of a span without a quote. Spans that depend on the unit are counted apart.
+
+        People mark whole characters, so a span that cuts one may be counted in another unit.
+        """
         if reading.span(text, start, end) == (start, end):
             reading = CODE_POINTS
-        return self.locate(row, key, text, None, start, end, (reading,))
+        span = self.locate(row, key, text, None, start, end, (reading,))
+        if span is not None and cuts_grapheme(text, *span):
+            self.notes[CUTS_A_CHARACTER] += 1
+        return span
 
     def count_marked(self) -> None:
         """Count a span that tags mark inside the text."""
