@@ -275,7 +275,7 @@ R1 = Style(  # the prompt opens a block, and answered turns lose it
 def test_an_answer_that_does_not_continue_the_opened_turn_is_refused(monkeypatch):
     monkeypatch.setitem(STYLES, "r1", R1)
     policy = policy_of("r1", "bytes")
-    with pytest.raises(UserError, match="the answer to the prompt 7 as a continuation"):
+    with pytest.raises(UserError, match="the answer to the prompt 7 as a.*lacks '<think>"):
         learned(policy, "a dog")
     # thoughts that end the opened block are kept, although the template would drop them
     assert learned(policy, "x sees\n</think>\n\na dog") == "x sees\n</think>\n\na dog<|end|>"

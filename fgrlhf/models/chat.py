@@ -23,6 +23,7 @@ from copy import copy
 from datetime import datetime
 from functools import cached_property
 from itertools import chain, combinations
+from os.path import commonprefix
 from typing import NamedTuple
 
 from fgrlhf.base.errors import UserError, shorten
@@ -176,10 +177,12 @@ class ChatTemplate:
         if _ends_thoughts(opened, text):
             return text + self.frame.tail
         name = f" to the prompt {shorten(prompt.id, 80)}" if prompt.id else ""
+        opening = opened[len(commonprefix([opened, whole])) :]
+        without = f" (an answered turn lacks {shorten(repr(opening), 60)})" if opening else ""
         raise UserError(
             f"the chat template of the policy's tokenizer does not write the answer{name} as a"
             " continuation of the turn that it opens for the model: it changes the turn's beginning"
-            " or drops a part of the answer. Training would differ from sampling."
+            f" or drops a part of the answer{without}. Training would differ from sampling."
             f" {WAY_OUT[0].upper()}{WAY_OUT[1:]}"
         )
 
