@@ -4,8 +4,8 @@
 # Happens:  Choices that were given for regions become a list of texts. Which region each belongs to
 #           is lost, and with one region it looks like an answer about the whole text.
 # Seen:     label-studio-sdk 2.1.2 (the converter of Label Studio 1.23.2), 2026-11-29.
-# Here:     The importer refuses JSON-MIN and names the form to export (`label_studio`,
-#           fgrlhf/data/importers/tools.py).
+# Here:     The importer counts such answers as lost, if the project's configuration tells that they are
+#           about marks (fgrlhf/data/importers/json_min.py).
 set -euo pipefail
 
 folder="$(mktemp -d)"

@@ -98,7 +98,8 @@ def model_card(
         "",
         "## On dev",
         "",
-        "Intervals are of 95 % over prompts (fgrlhf, docs/metrics.md).",
+        "Intervals are of 95 % over prompts (fgrlhf, docs/metrics.md); rows with the same `cluster`"
+        " count as one prompt.",
         "",
         "| figure | value |",
         "|---|---|",

@@ -2,7 +2,8 @@
 
 A row has the data of a task and one annotation: under the name of each control the values of its
 results, without their types. The converter (label_studio_sdk/converter, `prettify_result`) writes a
-single choice and a single line as a text, and leaves out the places of choices about a mark.
+single choice and a single line as a text, and leaves out the places of choices about a mark. Where
+there is no answer, a key of the data with the name of the control stands in its place.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ KEYS = ("annotator", "annotation_id", "lead_time")  # of such a row
 OWN_KEYS = (*KEYS, "id", "created_at", "updated_at", "agreement")
 OFFSETS = ("start", "end", "startOffset", "endOffset")  # keys of a mark
 VALUES = ("labels", "hypertextlabels", "paragraphlabels", "choices", "number", "rating")
+AS_TEXTS = (CHOICES, TEXTAREA)  # controls of which a single answer is a text
 SELECTED, PAIRWISE = "selected", "pairwise"  # the value of a choice between two texts, its type
 
 Result = dict[str, Any]
@@ -71,6 +73,9 @@ def _results(key: str, value: Any, control: Control | None, report: Report) -> l
     """The results in the answers to a control; None if the value is no answer."""
     results: list[Result] = []
     for answer in value if isinstance(value, list) else [value]:
+        if isinstance(answer, str) and control is not None and control.kind not in AS_TEXTS:
+            report.losses["values of the data under the name of a control"] += 1
+            continue
         if isinstance(answer, str) and control is not None and control.is_per_region:
             report.losses["answers about marks, whose places JSON-MIN does not have"] += 1
             continue
