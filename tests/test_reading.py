@@ -45,7 +45,7 @@ def test_a_choice_before_the_answers_were_read_is_warned_about_once(chromium, tm
     with opened(chromium, "comparison", items=[{**ITEM, **LONG}], tmp_path=tmp_path) as tab:
         stop_the_clock(tab)
         press(tab, "1")
-        assert f"{WARNING} answer A, B, C, D to the end" in tab.inner_text("#message")
+        assert f"{WARNING} to the end: A, B, C, D" in tab.inner_text("#message")
         tab.evaluate("FG.say('')")
         press(tab, "2")
         assert tab.inner_text("#message") == ""  # said once

@@ -170,10 +170,14 @@ window.FG = window.FG || {};
     // ---- the list --------------------------------------------------------------------------------------------
     const person = (i) => FG.el("span", { class: "badge person", color: FG.personColour(i) }, FG.personName(i));
 
+    // A version in lines. Words of the page have its direction, a correction has its own.
+    const versionLines = (place, doc) =>
+      content(place, doc).map((part) => FG.el("span", { class: "version", ...(place.isCorrection ? { dir: "auto" } : {}) }, part));
+
     function versionButton(row, version, k) {
       const { place, majority, number } = row,
         isLeading = majority === version,
-        lines = content(place, version.doc).map((part) => FG.el("span", { class: "version", dir: "auto" }, part));
+        lines = versionLines(place, version.doc);
       return FG.el(
         "button",
         { type: "button", "data-key": `difference-${number}-${k}`, onclick: () => take(row, version) },
@@ -223,7 +227,7 @@ window.FG = window.FG || {};
       const same = places.filter(({ difference }) => !difference);
       if (!same.length) return null;
       const entries = same.map((place) =>
-        FG.el("li", {}, `${place.same}: `, content(place, docs[0]).map((part) => FG.el("span", { class: "version", dir: "auto" }, part))),
+        FG.el("li", {}, `${place.same}: `, versionLines(place, docs[0])),
       );
       const count = tn("{n} entry is the same in all annotations", "{n} entries are the same in all annotations", {
         n: same.length,

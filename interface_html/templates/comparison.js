@@ -49,13 +49,8 @@
     const unread = FG.unread(work.state.seen, outputs.map((key) => work.item.row[key]));
     if (!unread.length || work.state.warned) return;
     work.state.warned = true;
-    const list = unread.map(letter).sort().join(", ");
-    FG.say(
-      t("You chose before you can have read {noun} {letters} to the end. Read on before you submit; this is said once.", {
-        noun,
-        letters: list,
-      }),
-    );
+    const letters = unread.map(letter).sort().join(", ");
+    FG.say(t("You chose before you can have read to the end: {letters}. Read on before you submit; this is said once.", { letters }));
   }
 
   function change(parts) {

@@ -29,7 +29,7 @@
 
   const percent = (share) => (share === null ? NONE : t("{n} %", { n: Math.round(share * 100) }));
   const number = (value, places) => (value === null ? NONE : FG.number(value, places));
-  const withCount = (value, count) => t("{value} ({count})", { value, count });
+  const withCount = (value, count) => (value === NONE ? NONE : t("{value} ({count})", { value, count }));
   const names = ({ first, second }) => t("{first} and {second}", { first, second });
 
   // ---- tables ------------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@
     return el(
       "article",
       { class: "candidate" },
-      el("h4", { dir: "auto" }, annotator),
+      el("h4", {}, FG.isolated(annotator)),
       el("p", { class: "output", dir: "auto" }, marked(text, own)),
       el("ul", {}, own.map((mark) => el("li", {}, el("q", { dir: "auto" }, FG.visible(FG.cut(points, mark.start, mark.end))), " ", said(mark)))),
     );
@@ -43,11 +43,11 @@
   function otherLines({ page, preferences, all_bad: isAllBad, ratings, missing, correction, comment }) {
     const better = ({ first, second, better: best }) =>
       best ? t("{n} better than {other}", best === 1 ? { n: first, other: second } : { n: second, other: first }) : t("{n} equal to {other}", { n: first, other: second });
-    const rated = (of, i) => t("Response {n}: {ratings}", { n: i + 1, ratings: FG.list(of.map(({ label, value }) => `${label} ${value}`)) });
+    const rated = (of, i) => t("Response {n}: {ratings}", { n: i + 1, ratings: FG.list(of.map(({ label, value }) => FG.isolated(`${label} ${value}`))) });
     const lacks = ({ label: kind, sentences }) =>
       sentences.length ? t("Missing: {kind} ({text})", { kind, text: FG.list(sentences.map((text) => `“${FG.isolated(text)}”`)) }) : t("Missing: {kind}", { kind });
     return [
-      ...(preferences.length ? [FG.list(preferences.map(better))] : []),
+      ...(preferences.length ? [t("Responses: {list}", { list: FG.list(preferences.map(better)) })] : []),
       ...(isAllBad ? [t("No response is acceptable")] : []),
       ...ratings.map(rated),
       ...missing.map(lacks),
@@ -59,7 +59,7 @@
   function otherPart(judgement) {
     const lines = otherLines(judgement);
     if (!lines.length) return null;
-    return el("div", {}, el("h4", { dir: "auto" }, judgement.annotator, ` (${PAGES[judgement.page]})`), lines.map((line) => el("p", { dir: "auto" }, line)));
+    return el("div", {}, el("h4", {}, FG.isolated(judgement.annotator), ` (${PAGES[judgement.page]})`), lines.map((line) => el("p", {}, line)));
   }
 
   function show({ item, title, texts, judgements }) {
@@ -110,7 +110,7 @@
         el("button", { type: "button", "data-open": `${number}`, onclick: () => open(number) }, FG.isolated(item)),
         FG.list(annotators.map(FG.isolated)),
         agreement === null ? "–" : FG.number(agreement, 2),
-        differ.length ? differ.map((page) => decideButton(number, item, page)) : "–",
+        differ.length ? el("span", { class: "row" }, differ.map((page) => decideButton(number, item, page))) : "–",
       ]);
     $("item-list").replaceChildren(FG.lead.table(t("Judged items, those with the least agreement first"), [t("Item"), t("By"), t("Agreement"), t("Decide")], rows));
   }
