@@ -33,6 +33,7 @@ OTHER_INTERFACES = (
     "diff",
 )
 # keys that say how a task was shown, or that are read
+NO_TEXTS = ("html", "image", "audio", "video")  # keys of what other interfaces show
 TASK_KEYS = ("text", "spans", "tokens", "answer", "label", "accept", "options", "relations")
 MARKED_KEYS = ("start", "end")
 TOKEN_KEYS = ("token_start", "token_end")
@@ -94,6 +95,10 @@ def _add(
             f"must be {', '.join(ANSWERS)}: Prodigy's db-out writes it. A row without it is a task"
             " that nobody has answered; from=spacy reads documents of spaCy",
         )
+    shown = next((key for key in NO_TEXTS if row.get(key) is not None), None)
+    if shown is not None and row.get("text") is None:
+        report.drop(number, shown, "is shown instead of a text", "rows without a text")
+        return
     response = check_text("text", row.get("text"), may_be_blank=True)
     if not report.has_response(number, "text", response):
         return
