@@ -389,7 +389,8 @@ def test_an_adjudicator_starts_from_the_majority_and_decides_every_difference(ch
         assert tab.locator("#problems li").all_inner_texts() == [
             "1 of 3 differences is not decided."
         ]
-        assert focused(tab) == "difference-1-0"
+        message = "Not submitted: 1 of 3 differences is not decided."
+        assert (focused(tab), tab.inner_text("#message")) == ("difference-1-0", message)
         press(tab, "Enter")
         assert tab.is_disabled("#take-majority")
         press(tab, "Control+Enter")

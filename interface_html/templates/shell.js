@@ -365,8 +365,8 @@ window.FG = window.FG || {};
     const problems = findProblems();
     FG.showProblems(problems, findProblems);
     if (problems.length) {
+      problems[0].go(); // what it says about the place is less urgent
       FG.say(t("Not submitted: {problem}", { problem: problems[0].text }), "bad");
-      problems[0].go();
       return;
     }
     const isStored = await work.submit();
