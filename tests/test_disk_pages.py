@@ -337,7 +337,7 @@ def test_reading_with_the_mouse_and_the_wheel_counts(chromium, tmp_path, page):
         assert (entry["seconds"][page], entry["wall"][page]) == (75, 145)
         assert entry["revision"][page] == 1 and entry["submitted"][page].endswith("Z")
         press(tab, "]", "Control+Enter")
-        said(tab, "Item 2 is unchanged: your earlier submission stays. This is item 1.")
+        said(tab, "Unchanged: your earlier submission stays. This is the next item.")
         with tab.expect_download() as event:
             tab.click("#record")
         (again,) = json.loads(Path(event.value.path()).read_text())

@@ -260,7 +260,7 @@ def test_skipping_from_disk(chromium, tmp_path):
         assert tab.evaluate("document.activeElement.id") == "skip-text"
         tab.keyboard.type("It is 2 in the morning.")  # digits are text here
         press(tab, "Enter")
-        assert "Item 2 is skipped. This is item 3." in tab.inner_text("#message")
+        assert "Skipped. This is the next item." in tab.inner_text("#message")
         rows = json.loads(downloaded(tab))
         assert [row["question"] for row in rows] == ["Question 0?"]
         text = "has 1 of 3 items. 1 not submitted yet is left out. 1 skipped item is left out."

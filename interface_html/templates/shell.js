@@ -178,24 +178,9 @@ window.FG = window.FG || {};
 
   // Rows that another page of the task has not judged.
   const LACKING = {
-    annotation: (n) =>
-      tn(
-        "{n} row has no annotation: training that uses it skips it.",
-        "{n} rows have no annotation: training that uses it skips them.",
-        { n },
-      ),
-    comparison: (n) =>
-      tn(
-        "{n} row has no comparison: training that uses it skips it.",
-        "{n} rows have no comparison: training that uses it skips them.",
-        { n },
-      ),
-    rating: (n) =>
-      tn(
-        "{n} row has no rating: training that uses it skips it.",
-        "{n} rows have no rating: training that uses it skips them.",
-        { n },
-      ),
+    annotation: (n) => tn("{n} row has no annotation: training that uses it skips it.", "{n} rows have no annotation: training that uses it skips them.", { n }),
+    comparison: (n) => tn("{n} row has no comparison: training that uses it skips it.", "{n} rows have no comparison: training that uses it skips them.", { n }),
+    rating: (n) => tn("{n} row has no rating: training that uses it skips it.", "{n} rows have no rating: training that uses it skips them.", { n }),
   };
 
   function downloadFeedback() {
@@ -444,20 +429,11 @@ window.FG = window.FG || {};
     if (before) FG.say(sentences(before, t("This is the next item.")), "good");
   }
 
-  // What was done with item `n`; the next one is shown. `head`: the same without the numbers.
-  const DONE = {
-    submitted: { head: t("Submitted."), text: (places) => t("Item {n} is submitted. This is item {next}.", places) },
-    skipped: { head: t("Skipped."), text: (places) => t("Item {n} is skipped. This is item {next}.", places) },
-    unchanged: {
-      head: t("Unchanged: your earlier submission stays."),
-      text: (places) => t("Item {n} is unchanged: your earlier submission stays. This is item {next}.", places),
-    },
-  };
-
   // After a submission or a skip: the next item that is not done, if there is one.
   FG.afterSubmit = async function (isSkipped = false) {
-    const { store, at } = shell,
-      { head, text } = DONE[isSkipped ? "skipped" : store.isUnchanged ? "unchanged" : "submitted"];
+    const { store } = shell,
+      submitted = store.isUnchanged ? t("Unchanged: your earlier submission stays.") : t("Submitted."),
+      head = isSkipped ? t("Skipped.") : submitted;
     if (store.served) {
       await goOn(head);
       return;
@@ -465,7 +441,7 @@ window.FG = window.FG || {};
     const next = nextOpen();
     if (next >= 0) {
       shell.open(next);
-      FG.say(text({ n: at + 1, next: shell.at + 1 }), "good");
+      FG.say(sentences(head, t("This is the next item.")), "good");
       return;
     }
     FG.say(sentences(head, t("All items are done: download feedback.json.")), "good");
