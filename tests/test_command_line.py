@@ -14,7 +14,7 @@ from fgrlhf.base.program import as_settings
 from fgrlhf.cli import completion, env, rl
 from fgrlhf.cli import main as command
 from fgrlhf.cli.command_line import settings_from, task_and_rest
-from fgrlhf.cli.main import ALGORITHMS
+from fgrlhf.cli.main import ALGORITHMS, COMMANDS, usage
 from fgrlhf.configs.strict import StrictModel
 from fgrlhf.task import NO_TASK
 
@@ -210,3 +210,10 @@ def test_an_argument_in_another_encoding_is_refused():
     ended = subprocess.run(program, cwd=ROOT, capture_output=True, text=True)
     assert ended.returncode == 2
     assert ended.stderr.startswith("error: the argument json=\\udce9 is not valid text: its bytes")
+
+
+def test_the_list_of_commands_is_a_table():
+    lines = [line for line in usage().splitlines() if line.startswith("  ")]
+    descriptions = {line[49:] for line in lines}
+    assert len(lines) == len(COMMANDS)
+    assert descriptions == {description for _, _, description in COMMANDS.values()}
