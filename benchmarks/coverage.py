@@ -95,6 +95,21 @@ def _passages(rng: np.random.Generator, prompts: int) -> Interval:
     return mean_interval(values, passages.tolist())
 
 
+def _auc_of_segments(share: float, area: float) -> Sample:
+    """Five segments to a prompt, with a correlation of ALIKE of their kinds and of their scores."""
+    distance = math.sqrt(2) * float(ndtri(area))
+
+    def sample(rng: np.random.Generator, prompts: int) -> Interval:
+        units = np.repeat(np.arange(prompts), 5)
+        positive = rng.random(units.size) < _rates(rng, share, prompts)[units]
+        shared = rng.normal(size=prompts)[units] * np.sqrt(ALIKE)
+        own = rng.normal(size=units.size) * np.sqrt(1 - ALIKE)
+        figure = auc_interval(shared + own + distance * positive, positive, units.tolist())
+        return figure if isinstance(figure, Interval) else Interval(math.nan, math.nan, math.nan)
+
+    return sample
+
+
 def _auc(share: float, area: float, is_skewed: bool = False) -> Sample:
     """Normal scores, of which this share is of positives; skewed ones are exponential."""
     distance = math.sqrt(2) * float(ndtri(area))
@@ -171,6 +186,10 @@ SETTINGS: dict[str, tuple[Sample, float]] = {
     **{
         f"AUC {area}, {share:.0%} positive, skewed": (_auc(share, area, True), area)
         for share, area in SKEWED
+    },
+    **{
+        f"AUC {area}, {share:.0%} positive, of segments": (_auc_of_segments(share, area), area)
+        for share, area in ((0.2, 0.76), (0.2, 0.92), (0.5, 0.99))
     },
     **{f"F1, {share:.0%} errors": _f1(share, 0.8) for share in (0.05, 0.2, 0.5)},
     **{f"F1, {share:.0%} errors of segments": _f1_of_segments(share) for share in (0.05, 0.2)},

@@ -57,7 +57,8 @@ def auc_interval(
 
         r^2 = max(r_j^2, (d r_j^2 + ASSUMED_UNITS) / (d + ASSUMED_UNITS))
 
-    Inverting a test keeps the interval within 0 and 1, and an AUC of 1 has width.
+    Inverting a test keeps the interval within 0 and 1, and an AUC of 1 has width. Cases of one unit
+    are alike, but not equal, so s has the geometric mean of the units and the cases of each kind.
 
     Args:
       scores: of each case.
@@ -77,10 +78,12 @@ def auc_interval(
         return Interval(estimate, math.nan, math.nan, "one unit decides whether the figure exists")
     lost_N = _wins(scores_N, positive_N if estimate < 0.5 else ~positive_N)
     deciding = min(_deciding(lost_N[kind], unit_N[kind]) for kind in (positive_N, ~positive_N))
-    assumed = assumed_error(estimate, *numbers)
+    cases = int(positive_N.sum()), int((~positive_N).sum())
+    alike = [math.sqrt(units * count) for units, count in zip(numbers, cases, strict=True)]
+    assumed = assumed_error(estimate, *alike)
     found = (spread(jackknifed(estimate, without_Q)).error / assumed) ** 2 if assumed else 1.0
     shrunk = (deciding * found + ASSUMED_UNITS) / (deciding + ASSUMED_UNITS)
-    return area_interval(estimate, max(found, shrunk) ** 0.5, *numbers)
+    return area_interval(estimate, max(found, shrunk) ** 0.5, *alike)
 
 
 def auc_difference(
@@ -100,7 +103,7 @@ def auc_difference(
     return interval_of(difference, pseudo_Q, fewest=FEWEST_OF_A_KIND, rarer=min(numbers))
 
 
-def assumed_error(area: float, positives: int, negatives: int) -> float:
+def assumed_error(area: float, positives: float, negatives: float) -> float:
     """The standard error of the AUC of independent cases by Newcombe (2006), method 5.
 
         s^2 = A (1 - A) (1 + (M - 1) ((1 - A) / (2 - A) + A / (1 + A))) / (P N),  M = (P + N) / 2
@@ -113,7 +116,7 @@ def assumed_error(area: float, positives: int, negatives: int) -> float:
     return math.sqrt(area * (1 - area) * (1 + (mean - 1) * shape) / (positives * negatives))
 
 
-def area_interval(estimate: float, factor: float, positives: int, negatives: int) -> Interval:
+def area_interval(estimate: float, factor: float, positives: float, negatives: float) -> Interval:
     """All areas A with |estimate - A| <= z factor s(A), where s is `assumed_error`."""
     reach = upper_t((1 - LEVEL) / 2, math.inf) * factor
 
