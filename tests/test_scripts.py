@@ -378,7 +378,7 @@ def test_a_stage_of_a_text_task_names_the_stage_before_it(stage, tmp_path):
 
 def test_a_file_that_an_argument_replaces_is_not_needed(tmp_path):
     script = ROOT / "tasks" / "hh_rlhf" / "training" / "train_rl.sh"
-    others = ["data.train_file=t", "model.ckpt=m"]
+    others = ["--data.train_file", "t", "model.ckpt=m"]
     assert "/rm is missing" in run_script(script, tmp_path, *others).stderr
     ended = run_script(script, tmp_path, *others, "reward.rm.weight=0")
     assert ended.returncode == 0 and "<reward.rm.weight=0>" in ended.stdout

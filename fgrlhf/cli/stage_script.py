@@ -25,7 +25,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from fgrlhf.base.errors import UserError
-from fgrlhf.base.program import run_main
+from fgrlhf.base.program import as_settings, run_main
 
 # arguments that name other files, or make a file or model superfluous
 FILE_KEYS = "data.* data_dir split"
@@ -245,6 +245,8 @@ def run_folder(default: str, *arguments: str) -> str:
 
 def main() -> None:
     name, *arguments = sys.argv[1:]
+    if name != "launch":  # whose program may have flags
+        arguments = as_settings(arguments)
     script = StageScript.of(os.environ)
     match name:
         case "config_for":
