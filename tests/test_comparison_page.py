@@ -53,7 +53,7 @@ def test_keys(chromium, tmp_path):
         press(tab, "Escape", *["ArrowUp"] * 6, "0", "1", "1", "0", "1", "1")  # A = B = C, yet A > C
         assert "Is this what you mean?" in tab.inner_text("#warnings")
         press(tab, "Control+Enter")
-        assert "Item 1 is submitted" in tab.inner_text("#message")
+        assert "Submitted." in tab.inner_text("#message")
         # undo goes back to nothing chosen
         press(tab, *"101201")
         reload(tab, ".pair")

@@ -16,6 +16,7 @@ from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.task_config import rl_config
 from reward_modeling.config import RMConfig
+from reward_modeling.run_pref_rm import PreferenceRMConfig
 from sft.config import SFTConfig
 from tasks.qa_feedback.task import TASK
 
@@ -473,9 +474,8 @@ def test_a_config_of_another_command_is_named_as_such():
 
 
 def test_every_name_in_the_table_of_hints_exists():
-    paths = {
-        path for config in (QAConfig, DPOConfig, SFTConfig, RMConfig) for path in paths_of(config)
-    }
+    configs = (QAConfig, DPOConfig, SFTConfig, RMConfig, PreferenceRMConfig)
+    paths = {path for config in configs for path in paths_of(config)}
     for names in OTHER_NAMES.values():
         for name in names:
             assert name == "num_samples" or any(f".{path}".endswith(f".{name}") for path in paths)

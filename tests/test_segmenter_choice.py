@@ -171,7 +171,7 @@ def test_a_config_gives_the_segmenter_of_a_published_checkpoint(install, tmp_pat
 def divided_task(tmp_path, monkeypatch):
     """A package in the working directory with the task of docs/rewards.md; its name."""
     text = Path(__file__).parents[1].joinpath("docs", "rewards.md").read_text(encoding="utf-8")
-    _, code = re.findall(r"^```python\n(.*?)^```", text, flags=re.M | re.S)
+    *_, code = re.findall(r"^```python\n(.*?)^```", text, flags=re.M | re.S)
     name = f"divided_{tmp_path.name.replace('-', '_')}"
     (tmp_path / name).mkdir()
     (tmp_path / name / "task.py").write_text(code, encoding="utf-8")

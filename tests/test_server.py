@@ -107,10 +107,10 @@ def test_others_work_is_not_seen(client, server):
     "flag, same_uuid, statuses",
     [(False, True, [200, 201]), (False, False, [200, 201]), (True, False, [201, 409])],
 )
-def test_two_windows_at_the_same_moment(client, server, flag, same_uuid, statuses):
+def test_two_windows_at_the_same_moment(tmp_path, flag, same_uuid, statuses):
     """One annotator in two windows gets one item; no work is lost or stored twice."""
-    other = Client(server.port, client.name)
-    with ThreadPoolExecutor(2) as pool:
+    with serving(tmp_path, items=2) as server, ThreadPoolExecutor(2) as pool:
+        client, other = (Client(server.port, "anna") for _ in range(2))
 
         def both(method, path, *bodies):
             sent = [
