@@ -507,7 +507,7 @@ class OnPolicyTrainer(PolicyTrainer):
         super().restore(state)
         self.kl.coef = state["kl_coef"]
         self.high_kl_count = state["high_kl_count"]
-        self.reward_weights.multipliers = state["multipliers"]
+        self.reward_weights.multipliers = state.get("multipliers", {})
 
     def pending_tensors(self) -> dict[str, Tensor]:
         if not self.sampler.samples_ahead:

@@ -171,6 +171,8 @@ def test_a_config_file_is_not_needed():
         rl.main(["numbers", "--train.lr", "1"])
     with pytest.raises(UserError, match="use_vllm"):
         rl.main(["--use_vllm"])
+    with pytest.raises(UserError, match="`c.yml` comes after settings: a config file comes before"):
+        rl.main(["numbers", "--train.lr", "1", "c.yml"])
 
 
 @pytest.mark.parametrize(

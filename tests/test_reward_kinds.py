@@ -2,6 +2,7 @@
 
 import re
 import sys
+from functools import lru_cache
 from types import SimpleNamespace
 
 import pytest
@@ -136,6 +137,29 @@ def test_a_function_rewards_each_segment(monkeypatch):
     ):
         with pytest.raises(UserError, match=message):
             scores(of, **section)
+
+
+class Judge:
+    def __init__(self, marks):
+        self.marks = marks
+
+    def __call__(self, sentence):
+        return self.marks[sentence]
+
+
+def test_what_can_be_called_is_a_function_too(monkeypatch):
+    named = {"judge": Judge({"Yes.": 1}), "cached": lru_cache(lambda sentence: 2.0), "size": len}
+    monkeypatch.setitem(sys.modules, "mine", SimpleNamespace(**named))
+    prompts = [Prompt("7", "Why?")]
+
+    def values(of, text="Yes."):
+        reward = built(a={"kind": "python", "of": f"mine.{of}", "level": "sentence"})["a"]
+        return [score.value for score in reward.segment_scores(prompts, [text])[0]]
+
+    assert [values(name) for name in named] == [[1], [2], [4]]
+    with pytest.raises(KeyError) as failed:
+        values("judge", "No.")
+    assert failed.value.__notes__ == ["for the segment 'No.' after the prompt 7"]
 
 
 class Politeness:

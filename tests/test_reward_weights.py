@@ -56,8 +56,10 @@ def test_evaluations_have_the_weight_at_the_end():
     [
         ({"weight": {"from": 1, "to": 1, "steps": 2}}, "write the weight as a number"),
         ({"weight": {"from": 1, "to": 2, "steps": 0}}, "steps"),
-        ({"weight": {"from": 1, "to": 2}}, "steps"),
-        ({"weight": "much"}, "weight"),
+        ({"weight": {"from": 1, "to": 2}}, r"1 mistake:\n  weight\.steps: missing; add"),
+        ({"weight": {"from": 1, "to": 2, "steps": 3, "end": 2}}, "known here: from, steps, to"),
+        ({"weight": "much"}, r"1 mistake:\n  weight: input should be a valid number"),
+        ({"weight": [1]}, r"1 mistake:\n  weight: input should be a valid number"),
         ({"weight": -1, "constraint": {"at_least": 1}}, "a number above 0"),
         ({"weight": 0, "constraint": {"at_least": 1}}, "a number above 0"),
         (

@@ -79,6 +79,11 @@ def parse_cli(model: type[Model], argv: Sequence[str] | None = None, usage: str 
             f"there is no config file and no setting\n{usage}\n`--help` lists every key"
         )
     if _is_setting(argv[0]):
+        late = next((argument for argument in argv if not _is_setting(argument)), None)
+        if late is not None:
+            raise UserError(
+                f"`{shorten(late)}` comes after settings: a config file comes before them\n{usage}"
+            )
         return config_from(model, argv)
     return load_config(model, argv[0], argv[1:])
 

@@ -87,7 +87,7 @@ def soup(settings: SoupSettings) -> Path:
     with hold(folder.parent), new_folder(folder) as temporary:
         first.save(temporary)
         parts = zip(settings.shares, settings.policies)
-        mixture = " + ".join(f"{share:.4g} {Path(name).name}" for share, name in parts)
+        mixture = " + ".join(f"{share:.4g} {name}" for share, name in parts)
         ModelSource(mixture, "average of weights").save(temporary)
     print(f"{folder}: {mixture}", flush=True)
     return folder

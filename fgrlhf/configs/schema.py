@@ -156,7 +156,8 @@ def without_tags(
     """A location as in the YAML file, and the last kind of section that a tag selects on the way.
 
     Pydantic adds the value of the tag to the location, as in ("algorithm", "grpo", "clip_low") or
-    ("reward", "brevity", "length", "max_words").
+    ("reward", "brevity", "length", "max_words"). Tags of values that have several forms, a number
+    or a section, begin with "<".
     """
     sections: list[type[BaseModel]] = [model]  # allowed at the parts read so far
     selected: type[BaseModel] | None = None
@@ -167,6 +168,8 @@ def without_tags(
         if len(sections) > 1 and tagged and not is_key_of_dict:
             sections = tagged
             selected = tagged[0]
+            continue
+        if not is_key_of_dict and str(part).startswith("<"):
             continue
         yaml_location.append(part)
         if is_key_of_dict:
@@ -182,6 +185,7 @@ def without_tags(
             below += sections_of(annotation)
         if below:
             sections = below
+            selected = None
     return tuple(yaml_location), selected
 
 

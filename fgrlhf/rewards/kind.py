@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from fgrlhf.base.errors import shorten
 from fgrlhf.configs.strict import Amount, Count, Positive, StrictModel, refuse
@@ -57,6 +57,17 @@ class WeightSchedule(StrictModel):
         return self.start + (self.end - self.start) * min(step / self.steps, 1.0)
 
 
+def _form_of_weight(value: Any) -> str:
+    return "<section>" if isinstance(value, dict | WeightSchedule) else "<number>"
+
+
+# the tags keep pydantic from refusing a value once for every form
+Weight = Annotated[
+    Annotated[Amount, Tag("<number>")] | Annotated[WeightSchedule, Tag("<section>")],
+    Discriminator(_form_of_weight),
+]
+
+
 class Constraint(StrictModel):
     """A lower bound in place of a fixed weight.
 
@@ -87,7 +98,7 @@ class RewardKind(StrictModel):
     """Base class of all kinds. A subclass declares `kind: Literal[...]` and its own keys."""
 
     kind: str
-    weight: Amount | WeightSchedule = Field(
+    weight: Weight = Field(
         default=1.0,
         description=(
             "factor of the reward; below 0: a penalty; 0 disables the reward; {from, to, steps}: it"

@@ -428,7 +428,7 @@ class Python(DividesText):
 
     def build(self, context: RewardContext) -> "AspectReward":
         found = import_object("reward", self.of)
-        if not inspect.isfunction(found):
+        if inspect.isclass(found) or not callable(found):
             if self.level is not None:
                 raise UserError(f"`{self.of}` is no function, so it divides no text: omit `level`")
             return make_object("reward", self.of, self.args, "segment_scores(prompts, texts)")

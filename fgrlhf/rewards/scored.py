@@ -137,7 +137,7 @@ class ScorerReward:
 
 
 class FunctionReward:
-    """A value for each segment, from a plain function.
+    """A value for each segment, from a function or another object that can be called.
 
     It is called as `function(segment, earlier, prompt)`, with the text of the segment, that of the
     response before it, and that of the prompt; it may take the first one or two of them only.
@@ -160,6 +160,7 @@ class FunctionReward:
         arguments: Mapping[str, Any] | None = None,
     ):
         self.function = function
+        self.name = getattr(function, "__name__", type(function).__name__)
         self.level: Level = level
         self.segmenter = load_segmenter(segmenter)
         self.needs_tokens = level == "token"
@@ -177,7 +178,7 @@ class FunctionReward:
             fits = False
         if not fits:
             raise UserError(
-                f"the reward function `{function.__name__}` has the parameters"
+                f"the reward function `{self.name}` has the parameters"
                 f" {inspect.signature(function)}: besides `args`, references and meta, it must have"
                 " one to three: segment, earlier, prompt"
             )
@@ -202,14 +203,19 @@ class FunctionReward:
     def _value(self, prompt: Prompt, text: str, start: int, end: int) -> float | None:
         read = (text[start:end], text[:start], prompt.text)[: self.count]
         of_prompt = {name: getattr(prompt, name) for name in self.of_prompt}
-        value = self.function(*read, **self.arguments, **of_prompt)
+        try:
+            value = self.function(*read, **self.arguments, **of_prompt)
+        except Exception as error:
+            segment = shorten(repr(read[0]), 60)
+            error.add_note(f"for the segment {segment} after the prompt {shorten(prompt.id, 80)}")
+            raise
         if value is None:
             return None
         try:
             return float(value)
         except (TypeError, ValueError):
             raise UserError(
-                f"the reward function `{self.function.__name__}` returned"
+                f"the reward function `{self.name}` returned"
                 f" {shorten(repr(value), 60)} for {shorten(repr(read[0]), 60)}: it must return a"
                 " number or None"
             ) from None
