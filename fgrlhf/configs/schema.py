@@ -12,6 +12,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel
 
+NUMBER, SECTION = FORMS = ("<number>", "<section>")  # tags of a value that may be either
+
 # ---- types ---------------------------------------------------------------------------------------
 
 
@@ -156,8 +158,8 @@ def without_tags(
     """A location as in the YAML file, and the last kind of section that a tag selects on the way.
 
     Pydantic adds the value of the tag to the location, as in ("algorithm", "grpo", "clip_low") or
-    ("reward", "brevity", "length", "max_words"). Tags of values that have several forms, a number
-    or a section, begin with "<".
+    ("reward", "brevity", "length", "max_words"). Tags of values that are a number or a section
+    are `FORMS`.
     """
     sections: list[type[BaseModel]] = [model]  # allowed at the parts read so far
     selected: type[BaseModel] | None = None
@@ -169,7 +171,7 @@ def without_tags(
             sections = tagged
             selected = tagged[0]
             continue
-        if not is_key_of_dict and str(part).startswith("<"):
+        if not is_key_of_dict and part in FORMS:
             continue
         yaml_location.append(part)
         if is_key_of_dict:

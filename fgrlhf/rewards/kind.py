@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from fgrlhf.base.errors import shorten
+from fgrlhf.configs.schema import NUMBER, SECTION
 from fgrlhf.configs.strict import Amount, Count, Positive, StrictModel, refuse
 from fgrlhf.scorers.base import RewardContext
 
@@ -58,12 +59,12 @@ class WeightSchedule(StrictModel):
 
 
 def _form_of_weight(value: Any) -> str:
-    return "<section>" if isinstance(value, dict | WeightSchedule) else "<number>"
+    return SECTION if isinstance(value, dict | WeightSchedule) else NUMBER
 
 
 # the tags keep pydantic from refusing a value once for every form
 Weight = Annotated[
-    Annotated[Amount, Tag("<number>")] | Annotated[WeightSchedule, Tag("<section>")],
+    Annotated[Amount, Tag(NUMBER)] | Annotated[WeightSchedule, Tag(SECTION)],
     Discriminator(_form_of_weight),
 ]
 

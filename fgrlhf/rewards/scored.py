@@ -154,7 +154,7 @@ class FunctionReward:
 
     def __init__(
         self,
-        function: Callable[..., float | None],
+        function: Callable[..., Any],
         level: Level,
         segmenter: SegmenterName = MULTILINGUAL,
         arguments: Mapping[str, Any] | None = None,
