@@ -164,8 +164,8 @@ def segment_value(
 
     p(error) is the sum over the labels but `ok`, v(error) the mean of their values under p. Both
     soft values are v(ok) of a segment that is surely right and v(error) of one that is surely
-    wrong, and agree where the model is undecided. Between, log-odds reward being more sure where
-    p hardly moves.
+    wrong, and they agree where the model is undecided. Between these points, `log_odds` still
+    tells a surer judgement from a less sure one where p itself hardly changes.
     """
     # Comparisons with NaN are false, so `max` would hide it. `_check_finite` must see it.
     if not all(map(math.isfinite, probabilities.values())):

@@ -3,7 +3,7 @@
 A row has the data of a task and one annotation: under the name of each control the values of its
 results, without their types. The converter (label_studio_sdk/converter, `prettify_result`) writes a
 single choice and a single line as a text, and leaves out the places of choices about a mark. Where
-there is no answer, a key of the data with the name of the control stands in its place.
+there is no answer, a key of the data with the control's name takes its place.
 """
 
 from collections.abc import Mapping, Sequence
