@@ -80,6 +80,11 @@ COMMANDS = {
         "--nproc_per_node N COMMAND ...",
         "run a command in several processes",
     ),
+    "new-run": (
+        "fgrlhf.cli.new_run",
+        "CONFIG.yml model=...",
+        "write a config for a stage with your model and data",
+    ),
     "new-task": (
         "fgrlhf.cli.new_task",
         "NAME",
