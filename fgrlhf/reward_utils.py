@@ -72,7 +72,7 @@ WHOLE_LEVELS = ("whole", "sequence")
 DIVIDED_LEVELS = ("word", "subsentence", "sentence")
 
 MULTILINGUAL = "multilingual"
-RULES_VERSION = "4"  # of the rules in fgrlhf/segmentation.py; another one may split texts otherwise
+RULES_VERSION = "5"  # of the rules in fgrlhf/segmentation.py; another one may split texts otherwise
 PUBLISHED = "published"
 BLANK = "blank_en_sentencizer"
 TRAINED = "en_core_web_sm"

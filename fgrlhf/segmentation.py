@@ -19,6 +19,7 @@ character of the text.
 
 import re
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Sequence
 
 from fgrlhf.words import is_unspaced, word_spans
@@ -39,7 +40,7 @@ _CLOSING = re.compile(
       | \s [»›] (?!\w)
       | [“«‹] (?=\s|$)
       | \[ \^? \d{{1,3}} (?:[,–-]\s?\d{{1,3}})* \]    # notes: [1], [2, 3], [^4], ¹ and 【5】
-      | [\u00b2\u00b3\u00b9\u2070-\u2079]+
+      | [\u00b2\u00b3\u00b9\u2070-\u2079]+ | \^ \d{{1,3}} (?!\w)
       | 【 [^【】\n]{{1,60}} 】
       | </ [A-Za-z][A-Za-z0-9]* > | <br\s?/?>
       | [\u200b\u200e\u200f\u2060\ufeff]            # that nobody sees
@@ -64,7 +65,14 @@ _FACES = (
     "\U0001f44b-\U0001f450\U0001f493-\U0001f49f\U0001f4aa\U0001f4af\U0001f525\U0001f5a4"
     "\U0001f600-\U0001f64f\U0001f680\U0001f90c-\U0001f93a\U0001f970-\U0001f97a\U0001f9e1"
 )
-_EMOJI = re.compile(rf"(?:[^\S\n]?[{_FACES}][\ufe0f\u200d\U0001f3fb-\U0001f3ff]*)+")
+_EMOTICON = r"""
+    [:;=]['^-]?[()DPpOo*/\\|]+(?!\w) | [xX]D+(?!\w) | <3+(?!\w) | \(?\^[_-]?\^\)?;*
+    | T_T | [ㅋㅎㅠㅜ]+
+"""
+_EMOJI = re.compile(
+    rf"(?: [^\S\n]? (?: [{_FACES}][\ufe0f\u200d\U0001f3fb-\U0001f3ff]* | {_EMOTICON} ) )+",
+    re.VERBOSE,
+)
 _SPACED_CLAUSES = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\uaa60-\uaa7f]")
 # line breaks of one character, which are read as line feeds; `\r\n` stays as it is
 _OTHER_BREAK = re.compile(r"\r(?!\n)|[\v\f\x85\u2028\u2029]")
@@ -79,6 +87,9 @@ _FENCE = re.compile(
     | ^ [^`\n]+ (?P<glued>```+) [\w+\#-]* [^\S\n]*              # behind a text: it has an end
     (?: \n (?! [^\S\n]* (?P=glued) [^\S\n]* $ ) [^\n]* ){0,60}
     \n [^\S\n]* (?P=glued) [^\S\n]* $
+    | (?: (?<=[:：]\n\n) | (?<=[:：]\r\n\r\n) )                # indented, but no nested list
+    (?P<indented> (?:[ ]{4}|\t) (?! [^\S\n]* (?:[-*+•‣▪]|\d{1,3}[.)]) \s ) [^\n]*\S[^\n]*
+    (?: \n (?: [^\S\n]* \n )* (?:[ ]{4}|\t) [^\n]* )* )
     """,
     re.VERBOSE | re.MULTILINE,
 )
@@ -104,11 +115,20 @@ _UNITS = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
+# "Tip 1." and "1a.", which number lines if several begin alike
+_LABEL = re.compile(
+    r"""
+    ^ [^\w\n]*
+    (?P<label> (?: (?P<word> [^\s\d.!?,:;]{1,15} ) \s? \d{1,3} | \d{1,3} \.? [^\W\d_]{1,2} )
+    \\? \. [*_]* [^\S\n]+ ) (?=\S)
+    """,
+    re.VERBOSE | re.MULTILINE,
+)
 _LINK_END = re.compile(r"[\"'”’*_]*\](?=[(\[])")
 
 # letters that number items: Latin, Cyrillic, Hebrew, Arabic, Thai and Korean
 _LETTERS = "A-Za-zА-Яа-яא-תأ-يก-ฮ가나다라마바사아자차카타파하"
-_NUMERAL = rf"(?:\d{{1,4}}(?:\.\d{{1,3}}){{0,3}}|[{_LETTERS}]|[ivxIVX]{{1,6}})"
+_NUMERAL = rf"(?:\d{{1,4}}(?:\.\d{{1,3}}){{0,3}}|[\u1369-\u137c]+|[{_LETTERS}]|[ivxIVX]{{1,6}})"
 _STEP = "(?:Step|STEP|Schritt|Paso|Étape|Passo|Шаг)"
 _ITEM = re.compile(
     rf"""
@@ -128,11 +148,15 @@ _ITEM = re.compile(
 )
 _BOLD_LINE = re.compile(r"\*\*[^*\n]+\*\*:?|__[^_\n]+__:?")
 _UNDERLINE = re.compile(r"={2,}|-{2,}")
-_BARE_NUMBER = re.compile(rf"[\W_]*(?:{_STEP}\s)?{_NUMERAL}\\?[.)．।။۔]\**")
+_BARE_NUMBER = re.compile(
+    rf"(?:[^\w$€£¥₹₽₩=≈]|_)*(?:{_STEP}\s)?{_NUMERAL}\\?[.)．।။۔]\**"  # no sum of money
+)
 _ROMAN = re.compile("[IVXLC]{2,7}")
 _THAI_CONSONANTS = re.compile("[ก-ฮ]{2,5}")  # an abbreviation, as of Bangkok
-# Russian "etc."; Spanish a. m., p. m., a. C. and d. C.
-_SPACED_ABBREVIATION = re.compile(r"(?<!\w)(?:т\.\s?[дп]|[ap]\.\sm|[ad]\.\sC)$")
+# Russian "etc."; Spanish a. m., p. m., a. C. and d. C.; French p. ex., Polish m. in., Danish bl. a.
+_SPACED_ABBREVIATION = re.compile(
+    r"(?<!\w)(?:т\.\s?[дп]|[ap]\.\sm|[ad]\.\sC|p\.\sex|m\.\sin|bl\.\sa)$"
+)
 _YEAR = re.compile(r"(?:\d|[IVX])\s*[гв]*$")  # or century, before Russian г. and в.
 _NUMBER_AFTER_COLON = re.compile(r"[:：]\s+\d{1,3}\.$")
 _HEADING = re.compile(r"[^\S\n]{0,3}#{1,6}\s")
@@ -160,9 +184,10 @@ def _words_in(text: str) -> frozenset[str]:
 _BEFORE_NAME = _words_in(
     """mr mrs ms dr prof rev hon sen rep gov pres gen col maj capt cmdr lt sgt messrs
     mme mlle sr.a sra srta dra ing lic hr fr frau dott sig e.g i.e eg ie cf viz vs v resp z.b d.h
-    u.a bzw ca approx p.ej p.ex bijv d.w.z o.a dhr mevr t.ex bl.a d.v.s f.eks np tj tzn tzw m.in
+    u.a bzw ca approx p.ej p.ex bijv bl d.w.z o.a dhr mevr t.ex bl.a d.v.s f.eks np tj tzn tzw m.in
     ul św např tzv esim jl tp örn κ т.е напр см ср им ул пл пр акад проф д-р г-н г-жа
-    fa frl ud uds ee p.s n.b вул ดร นพ พญ ผศ รศ ผศ.ดร รศ.ดร ศ.ดร
+    fa frl ud uds ee p.s n.b profª drª ths ts pgs pgs.ts gs.ts вул ดร นพ พญ ผศ รศ
+    ผศ.ดร รศ.ดร ศ.ดร
     डॉ डा प्रो पं श्री सं कु मो पू वि.सं ড ডা ডাঃ মো মোঃ ડૉ શ્રી திரு திருமதி டாக்டர் డా శ్రీ ಡಾ ಶ್ರೀ ഡോ ശ്രീ
     बी सी डी एफ जी एच आई जे के एल एम एन पी क्यू आर एस टी यू वी डब्ल्यू एक्स वाई
     பி சி டி எஃப் ஜி எச் ஜே கே எல் எம் என் ஆர் எஸ் யு வி டபிள்யூ ஒய்
@@ -170,15 +195,15 @@ _BEFORE_NAME = _words_in(
 )
 _BEFORE_NUMBER = _words_in(
     """no nos nr num núm fig figs eq eqs sec secs ch chap vol vols art ex pp p par para tab tbl app
-    op lines ver v abb kap bd s min max pop tel rs est kl str रु стр рис гл табл п пп ст вып буд
+    op lines ver v abb abs kap bd s min max pop tel rs est kl str रु стр рис гл табл п пп ст вып буд
     кв корп नं क्र"""
 )
 _MAY_END = _words_in(
     """al etc chr inc ltd co corp bros jr sr esq a.m p.m am pm ph.d m.d b.a m.a u.s u.k u.n e.u d.c
     dept univ assn ave blvd rd jan feb mar apr jun jul aug sep sept oct nov dec mon tue wed thu
     fri sat sun usw etc itd itp enz osv atd ecc dll dsb dst st mt ft av ff bzgl uu т.д т.п др пр г
-    гг в вв руб коп тыс млн млрд чел кг км мм мл гр шт tsp tbsp oz lb lbs yd yds gal mi tys мин
-    сек"""
+    гг в вв руб коп тыс млн млрд чел кг км мм мл гр шт tsp tbsp oz lb lbs yd yds gal mi tys mio mrd
+    мин сек"""
 )
 _BEFORE_CAPITAL = _words_in(  # of these, those that end a sentence before every capital letter
     "etc usw itd itp enz osv atd ecc dll dsb dst tsp tbsp oz lb lbs yd yds gal mi tys"
@@ -270,7 +295,7 @@ def clause_starts(breaks: Sequence[bool], min_words: int = MIN_WORDS) -> list[in
 
 
 class _Units:
-    """Code and formulas of a text: ordered spans."""
+    """Code, formulas and labels of a text: ordered spans."""
 
     def __init__(self, spans: Sequence[Span]):
         self.spans = spans
@@ -289,7 +314,7 @@ class _Units:
 def _units(text: str) -> _Units:
     fences = []
     for match in _FENCE.finditer(text):
-        start = match.start() if match["fence"] else match.start("glued")
+        start = match.start("glued") if match["glued"] else match.start()
         fences.append(_trimmed(text, start, match.end()))
     spans = []
     begin = 0
@@ -298,7 +323,16 @@ def _units(text: str) -> _Units:
         if start < end:
             spans.append((start, end))
         begin = end
-    return _Units(spans)
+    units = _Units(spans)
+    labels = [label for label in _labels(text) if units.end_around(label[1]) is None]
+    return _Units(sorted([*spans, *labels])) if labels else units
+
+
+def _labels(text: str) -> list[Span]:
+    """The labels that number the lines of a text, each with the space behind it."""
+    labels = list(_LABEL.finditer(text))
+    alike = Counter(label["word"] for label in labels)
+    return [label.span("label") for label in labels if alike[label["word"]] > 1]
 
 
 def _trimmed(text: str, start: int, end: int) -> Span:

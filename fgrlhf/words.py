@@ -38,6 +38,7 @@ UNSPACED_SCRIPTS = (
     (0x1B000, 0x1B16F),
     (0x20000, 0x323AF),
 )
+WIDE_MARKS = "、。！（），：；？"  # need no space after them, whatever the script of what follows
 
 
 @functools.lru_cache(maxsize=4096)
@@ -50,27 +51,28 @@ def is_unspaced(character: str) -> bool:
 def is_inner_boundary(text: str, at: int) -> bool:
     """Whether a span may start or end inside a word, between `text[at - 1]` and `text[at]`.
 
-    One of the two characters must belong to a script that is written without spaces. White space is
-    on neither side.
+    One of the two characters must belong to a script that is written without spaces, or be a
+    full-width mark. White space is on neither side.
     """
     if not 0 < at < len(text):
         return False
     before, after = text[at - 1], text[at]
     if before.isspace() or after.isspace():
         return False
-    return is_unspaced(before) or is_unspaced(after)
+    either = (before, after)
+    return any(is_unspaced(character) or character in WIDE_MARKS for character in either)
 
 
 def word_starts(text: str) -> Iterator[int]:
     """The places where a word begins.
 
     In scripts that are written without spaces, every character counts as a word, except for marks
-    that combine with the character before them.
+    that combine with the character before them and for what nobody sees (zero-width spaces).
     """
     for i, character in enumerate(text):
         if character.isspace():
             continue
-        combines = unicodedata.category(character).startswith("M")
+        combines = unicodedata.category(character) in ("Mn", "Mc", "Me", "Cf")
         if i == 0 or text[i - 1].isspace() or (is_inner_boundary(text, i) and not combines):
             yield i
 

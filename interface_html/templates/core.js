@@ -55,13 +55,13 @@ window.FG = window.FG || {};
   };
 
   // Whether a span may start or end inside a word, between points[at - 1] and points[at]: one of the two must belong to
-  // a script that is written without spaces.
+  // a script that is written without spaces, or be a full-width mark.
   FG.isInnerBoundary = function (points, at) {
     if (at <= 0 || at >= points.length) return false;
     const before = points[at - 1],
       after = points[at];
     if (FG.isSpace(before) || FG.isSpace(after)) return false;
-    return FG.isUnspaced(before) || FG.isUnspaced(after);
+    return [before, after].some((c) => FG.isUnspaced(c) || "、。！（），：；？".includes(c));
   };
 
   // The places inside the word [start, end) where the browser's dictionaries end a word.

@@ -199,8 +199,4 @@ window.FG = window.FG || {};
     const own = Object.fromEntries(changed.map(({ name }) => [name, "own"]));
     return { ...after, decisions: { ...after.decisions, ...own } };
   };
-
-  // The differences without a decision.
-  FG.undecidedPlaces = (places, doc) =>
-    places.filter(({ difference, name }) => difference && !Object.hasOwn(doc.decisions || {}, name));
 })(window.FG);

@@ -22,18 +22,20 @@ window.FG = window.FG || {};
          | [${S}][»›](?![\\p{L}\\p{N}_])
          | [“«‹](?=[${S}]|$)
          | \\[ \\^? \\p{Nd}{1,3} (?:[,–\\-][${S}]?\\p{Nd}{1,3})* \\]
-         | [\\u00b2\\u00b3\\u00b9\\u2070-\\u2079]+
+         | [\\u00b2\\u00b3\\u00b9\\u2070-\\u2079]+ | \\^\\p{Nd}{1,3}(?![\\p{L}\\p{N}_])
          | 【[^【】\\n]{1,60}】
          | </[A-Za-z][A-Za-z0-9]*> | <br[${S}]?/?>
          | [\\u200b\\u200e\\u200f\\u2060\\ufeff] )+`,
       "y",
     ),
     EMOJI = pattern(
-      `(?: [${BLANK}]?
+      `(?: [${BLANK}]? (?:
          [\\u2639\\u263a\\u2665\\u2728\\u2764\\u2b50\\u{1f308}\\u{1f31f}\\u{1f388}-\\u{1f38a}
           \\u{1f44b}-\\u{1f450}\\u{1f493}-\\u{1f49f}\\u{1f4aa}\\u{1f4af}\\u{1f525}\\u{1f5a4}
           \\u{1f600}-\\u{1f64f}\\u{1f680}\\u{1f90c}-\\u{1f93a}\\u{1f970}-\\u{1f97a}\\u{1f9e1}]
-         [\\ufe0f\\u200d\\u{1f3fb}-\\u{1f3ff}]* )+`,
+         [\\ufe0f\\u200d\\u{1f3fb}-\\u{1f3ff}]*
+         | (?: [:;=]['^\\-]?[\\(\\)DPpOo*/\\\\\\|]+ | [xX]D+ | <3+ ) (?![\\p{L}\\p{N}_])
+         | \\(?\\^[_\\-]?\\^\\)?;* | T_T | [ㅋㅎㅠㅜ]+ ) )+`,
       "y",
     ),
     SPACED_CLAUSES = /[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\uaa60-\uaa7f]/,
@@ -58,7 +60,10 @@ window.FG = window.FG || {};
        (?: \\n (?:>|[${BLANK}])* \\k<fence> [\`~]* [${BLANK}]* (?![^\\n]) )?
      | (?<![^\\n]) [^\`\\n]+ (?<glued>\`\`\`+) [\\p{L}\\p{N}_+#\\-]* [${BLANK}]*
        (?: \\n (?! [${BLANK}]* \\k<glued> [${BLANK}]* (?![^\\n]) ) [^\\n]* ){0,60}
-       \\n [${BLANK}]* \\k<glued> [${BLANK}]* (?![^\\n])`,
+       \\n [${BLANK}]* \\k<glued> [${BLANK}]* (?![^\\n])
+     | (?: (?<=[:：]\\n\\n) | (?<=[:：]\\r\\n\\r\\n) )
+       (?: \\x20{4}|\\t) (?! [${BLANK}]* (?:[\\-*+•‣▪]|\\p{Nd}{1,3}[.\\)]) [${S}] ) [^\\n]*[^${S}][^\\n]*
+       (?: \\n (?: [${BLANK}]* \\n )* (?:\\x20{4}|\\t) [^\\n]* )*`,
     "g",
   );
   const UNITS = pattern(
@@ -81,9 +86,15 @@ window.FG = window.FG || {};
          | \\p{Nd}{4}\\.\\x20?\\p{Nd}{1,2}\\.\\x20?\\p{Nd}{1,2} ) (?!\\p{Nd})`,
     "g",
   );
+  const LABEL = pattern(
+    `(?<![^\\n]) [^\\p{L}\\p{N}_\\n]*
+     (?<label> (?: (?<word> [^${S}\\p{Nd}.!?,:;]{1,15} ) [${S}]? \\p{Nd}{1,3} | \\p{Nd}{1,3} \\.? [${LETTER}]{1,2} )
+     \\\\? \\. [*_]* [${BLANK}]+ ) (?=[^${S}])`,
+    "g",
+  );
   const LINK_END = /["'”’*_]*\](?=[(\[])/uy;
   const NUMERAL = `(?:\\p{Nd}{1,4}(?:\\.\\p{Nd}{1,3}){0,3}
-    |[A-Za-zА-Яа-яא-תأ-يก-ฮ가나다라마바사아자차카타파하]|[ivxIVX]{1,6})`;
+    |[\\u1369-\\u137c]+|[A-Za-zА-Яа-яא-תأ-يก-ฮ가나다라마바사아자차카타파하]|[ivxIVX]{1,6})`;
   const STEP = "(?:Step|STEP|Schritt|Paso|Étape|Passo|Шаг)";
   const ITEM = pattern(
     `^ [${S}]* (?: >[${S}]* )*
@@ -101,11 +112,12 @@ window.FG = window.FG || {};
     UNDERLINE = /^(?:={2,}|-{2,})$/,
     DASH = pattern(`[${S}]*(?:[–—―]|--?[${S}])`, "y"),
     LETTER_FOLLOWS = pattern(`[${S}]?[${LETTER}]\\.`, "y");
-  const BARE_NUMBER = pattern(`^(?:[^\\p{L}\\p{N}])*(?:${STEP}[${S}])?${NUMERAL}\\\\?[.\\)．।။۔]\\**$`),
+  const BARE_NUMBER = pattern(`^[^\\p{L}\\p{N}$€£¥₹₽₩=≈]*(?:${STEP}[${S}])?${NUMERAL}\\\\?[.\\)．।။۔]\\**$`),
     ROMAN = /^[IVXLC]{2,7}$/,
     THAI_CONSONANTS = /^[ก-ฮ]{2,5}$/,
     SPACED_ABBREVIATION = pattern(
-      `(?<![\\p{L}\\p{N}_]) (?: т\\.[${S}]?[дп] | [ap]\\.[${S}]m | [ad]\\.[${S}]C ) $`,
+      `(?<![\\p{L}\\p{N}_]) (?: т\\.[${S}]?[дп] | [ap]\\.[${S}]m | [ad]\\.[${S}]C | p\\.[${S}]ex | m\\.[${S}]in
+         | bl\\.[${S}]a ) $`,
     ),
     YEAR = pattern(`(?:\\p{Nd}|[IVX])[${S}]*[гв]*$`),
     NUMBER_AFTER_COLON = pattern(`[:：][${S}]+\\p{Nd}{1,3}\\.$`),
@@ -127,22 +139,24 @@ window.FG = window.FG || {};
   const BEFORE_NAME = wordsIn(`
     mr mrs ms dr prof rev hon sen rep gov pres gen col maj capt cmdr lt sgt messrs
     mme mlle sr.a sra srta dra ing lic hr fr frau dott sig e.g i.e eg ie cf viz vs v resp z.b d.h
-    u.a bzw ca approx p.ej p.ex bijv d.w.z o.a dhr mevr t.ex bl.a d.v.s f.eks np tj tzn tzw m.in
+    u.a bzw ca approx p.ej p.ex bijv bl d.w.z o.a dhr mevr t.ex bl.a d.v.s f.eks np tj tzn tzw m.in
     ul św např tzv esim jl tp örn κ т.е напр см ср им ул пл пр акад проф д-р г-н г-жа
-    fa frl ud uds ee p.s n.b вул ดร นพ พญ ผศ รศ ผศ.ดร รศ.ดร ศ.ดร
+    fa frl ud uds ee p.s n.b profª drª ths ts pgs pgs.ts gs.ts вул ดร นพ พญ ผศ รศ
+    ผศ.ดร รศ.ดร ศ.ดร
     डॉ डा प्रो पं श्री सं कु मो पू वि.सं ড ডা ডাঃ মো মোঃ ડૉ શ્રી திரு திருமதி டாக்டர் డా శ్రీ ಡಾ ಶ್ರೀ ഡോ ശ്രീ
     बी सी डी एफ जी एच आई जे के एल एम एन पी क्यू आर एस टी यू वी डब्ल्यू एक्स वाई
     பி சி டி எஃப் ஜி எச் ஜே கே எல் எம் என் ஆர் எஸ் யு வி டபிள்யூ ஒய்
     బి సి డి ఎఫ్ జి హెచ్ జె కె ఎల్ ఎం ఎన్ పి ఆర్ ఎస్ టి యు వి వై`);
   const BEFORE_NUMBER = wordsIn(`
     no nos nr num núm fig figs eq eqs sec secs ch chap vol vols art ex pp p par para tab tbl app
-    op lines ver v abb kap bd s min max pop tel rs est kl str रु стр рис гл табл п пп ст вып буд
+    op lines ver v abb abs kap bd s min max pop tel rs est kl str रु стр рис гл табл п пп ст вып буд
     кв корп नं क्र`);
   const MAY_END = wordsIn(`
     al etc chr inc ltd co corp bros jr sr esq a.m p.m am pm ph.d m.d b.a m.a u.s u.k u.n e.u d.c
-    dept univ assn ave blvd rd jan feb mar apr jun jul aug sep sept oct nov dec mon tue wed thu fri
-    sat sun usw etc itd itp enz osv atd ecc dll dsb dst st mt ft av ff bzgl uu т.д т.п др пр г гг в вв руб
-    коп тыс млн млрд чел кг км мм мл гр шт tsp tbsp oz lb lbs yd yds gal mi tys мин сек`);
+    dept univ assn ave blvd rd jan feb mar apr jun jul aug sep sept oct nov dec mon tue wed thu
+    fri sat sun usw etc itd itp enz osv atd ecc dll dsb dst st mt ft av ff bzgl uu т.д т.п др пр г
+    гг в вв руб коп тыс млн млрд чел кг км мм мл гр шт tsp tbsp oz lb lbs yd yds gal mi tys mio mrd
+    мин сек`);
   const BEFORE_CAPITAL = wordsIn("etc usw itd itp enz osv atd ecc dll dsb dst tsp tbsp oz lb lbs yd yds gal mi tys");
   const MONTHS = wordsIn(`
     januar februar märz april mai juni juli august september oktober november dezember
@@ -213,7 +227,7 @@ window.FG = window.FG || {};
   // ---- units without a boundary inside -----------------------------------------------------------------------
   function unitsOf(text) {
     const fences = [...text.matchAll(FENCE)].map((match) => {
-        const start = match.index + (match.groups.fence ? 0 : match[0].indexOf("`"));
+        const start = match.index + (match.groups.glued ? match[0].indexOf("`") : 0);
         return trimmed(text, start, match.index + match[0].length);
       }),
       spans = [];
@@ -223,7 +237,15 @@ window.FG = window.FG || {};
       if (start < end) spans.push([start, end]);
       begin = end;
     }
-    return spans;
+    const labels = [...text.matchAll(LABEL)],
+      alike = new Map(),
+      apart = [];
+    for (const { groups } of labels) alike.set(groups.word, (alike.get(groups.word) || 0) + 1);
+    for (const { index, 0: match, groups } of labels) {
+      const end = index + match.length;
+      if (alike.get(groups.word) > 1 && endAround(spans, end) === null) apart.push([end - groups.label.length, end]);
+    }
+    return [...spans, ...apart].sort((a, b) => a[0] - b[0]);
   }
 
   // The last unit that begins at or before a place.
