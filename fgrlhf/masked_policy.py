@@ -9,13 +9,10 @@ from torch.utils.checkpoint import checkpoint
 
 from fgrlhf.configs.sections import Sampling
 from fgrlhf.models.base import Policy
+from fgrlhf.models.decoding import EXCLUDED
 from fgrlhf.models.logprobs import BLOCK, chosen_logprobs
 from fgrlhf.rollout import logprobs_of
 from fgrlhf.types import PolicyOutput, Rollout
-
-# The logit of a token that is not allowed: finite, because the entropy would compute 0 * inf for an
-# infinite one, but so low that its probability is 0.
-EXCLUDED = -1e9
 
 
 def allowed_tokens(logits_NV: Tensor, top_p: float | None, top_k: int | None) -> Tensor:
@@ -131,6 +128,7 @@ class MaskedPolicy(Policy):
         prompt_mask_BP: Tensor,
         response_ids_BT: Tensor,
         response_mask_BT: Tensor,
+        support_BTW: Tensor | None = None,
         temperature: float = 1.0,
         entropy_gradient: bool = False,
         truncation: Sampling | None = None,
@@ -138,10 +136,10 @@ class MaskedPolicy(Policy):
         """`Policy.forward` under the mask. The hidden states it returns are those of `base`.
 
         Raises:
-          ValueError: `truncation` is given: no other program samples under the mask.
+          ValueError: another mask is given, or `truncation`: no other program samples under a mask.
         """
-        if truncation is not None:
-            raise ValueError("RLConfig refuses nlpo with sampler.kind=vllm")
+        if truncation is not None or support_BTW is not None:
+            raise ValueError("RLConfig refuses nlpo with a server, and with another mask")
         hidden_BTD = self.hidden(prompt_ids_BP, prompt_mask_BP, response_ids_BT, response_mask_BT)
         real_BT = response_mask_BT.bool()
         ids_N = response_ids_BT[real_BT]

@@ -78,6 +78,8 @@ def score(
     prompt_ids_BP = prompt_ids_GP.repeat_interleave(num_samples, 0)
     prompt_mask_BP = prompt_mask_GP.repeat_interleave(num_samples, 0)
     batch = (prompt_ids_BP, prompt_mask_BP, response.ids_BT, response.mask_BT)
+    # what a policy reads: the critic has no use for the support
+    given = batch if response.support_BTW is None else (*batch, response.support_BTW)
 
     logprobs_BT = response.logprobs_BT
     behaviour_logprobs_BT = None if response.of_policy else response.logprobs_BT
@@ -86,7 +88,7 @@ def score(
         truncation = None
         if not response.of_policy and sampling is not None and sampling.is_truncated:
             truncation = sampling
-        output = _policy_and_critic(actor_critic, batch, num_samples, temperature, truncation)
+        output = _policy_and_critic(actor_critic, given, num_samples, temperature, truncation)
         logprobs_BT, values_BT = output.logprobs_BT, output.values_BT
         if output.log_kept_mass_BT is not None:
             behaviour_logprobs_BT = response.logprobs_BT + output.log_kept_mass_BT
@@ -95,7 +97,7 @@ def score(
         for part in parts(batch, num_samples):
             values.append(critic(*part, policy_hidden_BTD=None))
         values_BT = torch.cat(values)
-    ref_logprobs_BT = logprobs_of(reference, batch, num_samples, temperature)
+    ref_logprobs_BT = logprobs_of(reference, given, num_samples, temperature)
 
     check_logprobs(logprobs_BT, "the policy's log-probabilities")
     check_logprobs(ref_logprobs_BT, "the reference's log-probabilities")
@@ -117,6 +119,7 @@ def score(
         left_padded=policy.tokenizer.padding_side == "left",
         finished=finished_responses(response, policy.eos_ids),
         behaviour_logprobs_BT=behaviour_logprobs_BT,
+        support_BTW=response.support_BTW,
     )
 
 
@@ -180,8 +183,8 @@ def parts(
     """A batch in parts of a few prompts, so that memory does not grow with the batch.
 
     Args:
-      batch: prompt ids, prompt mask, response ids, response mask; the rows of a prompt are
-        consecutive.
+      batch: prompt ids, prompt mask, response ids, response mask, and what else a row has; the rows
+        of a prompt are consecutive.
       num_samples: rows per prompt. They are never separated, even if they exceed the limit.
       limit: most tokens per part, padding included; None: SCORED_AT_ONCE.
     """

@@ -281,5 +281,5 @@ def _response(
     """The beams' tokens with their log-probabilities."""
     pad_id = policy.tokenizer.pad_token_id
     ids_BT, mask_BT = _padded([beam.ids for beam in beams], pad_id, prompt_ids_GP.device)
-    scored, _ = policy(prompt_ids_GP, prompt_mask_GP, ids_BT, mask_BT, temperature)
+    scored, _ = policy(prompt_ids_GP, prompt_mask_GP, ids_BT, mask_BT, temperature=temperature)
     return Response(ids_BT, mask_BT, scored.logprobs_BT)

@@ -359,6 +359,7 @@ class OnPolicyTrainer(PolicyTrainer):
                         old.prompt_mask_BP,
                         old.response_ids_BT,
                         old.response_mask_BT,
+                        old.support_BTW,
                         temperature=self.config.logprob_temperature,
                         entropy_gradient=self.config.algorithm.entropy_coef > 0,
                     )

@@ -36,11 +36,16 @@ class Response:
     logprobs_BT: Tensor
     # whether the policy itself computed `logprobs_BT`; false: a sampler with a copy of it did
     of_policy: bool = True
+    # the tokens that could be drawn, a bit for each (models/support.py); 0 on padding. None: all,
+    # or not recorded. With it, `logprobs_BT` are those of the distribution over these tokens.
+    support_BTW: Tensor | None = None
 
     def __post_init__(self):
         B, T = self.ids_BT.shape
         check_shape("Response.mask_BT", self.mask_BT, (B, T))
         check_shape("Response.logprobs_BT", self.logprobs_BT, (B, T))
+        if self.support_BTW is not None:
+            check_shape("Response.support_BTW", self.support_BTW, (B, T, None))
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,8 @@ class Rollout:
     # log-probabilities of a sampler that has a copy of the policy, before top_k and top_p; 0 on
     # padding; None: the policy itself sampled, and they are `logprobs_BT`
     behaviour_logprobs_BT: Tensor | None = None
+    # the tokens over which all log-probabilities are normalised: see `Response`; None: all
+    support_BTW: Tensor | None = None
 
     def __post_init__(self):
         B, P = self.prompt_ids_BP.shape
@@ -77,6 +84,8 @@ class Rollout:
             check_shape("Rollout.values_BT", self.values_BT, (B, T))
         if self.behaviour_logprobs_BT is not None:
             check_shape("Rollout.behaviour_logprobs_BT", self.behaviour_logprobs_BT, (B, T))
+        if self.support_BTW is not None:
+            check_shape("Rollout.support_BTW", self.support_BTW, (B, T, None))
         check_shape("Rollout.group_B", self.group_B, (B,))
         for name in ("prompts", "texts", "char_ends", "finished"):
             entries = getattr(self, name)
@@ -99,7 +108,7 @@ class Rollout:
                 value = value[index_B]
                 if item.name.endswith("_BP"):
                     value = value[:, -P:] if self.left_padded else value[:, :P]
-                elif item.name.endswith("_BT"):
+                elif item.name.endswith(("_BT", "_BTW")):
                     value = value[:, :T]
             elif isinstance(value, tuple):
                 value = tuple(value[i] for i in index)

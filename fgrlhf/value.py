@@ -100,6 +100,7 @@ class ActorCritic(nn.Module):
         prompt_mask_BP: Tensor,
         response_ids_BT: Tensor,
         response_mask_BT: Tensor,
+        support_BTW: Tensor | None = None,
         temperature: float = 1.0,
         entropy_gradient: bool = False,
         truncation: Sampling | None = None,
@@ -111,6 +112,7 @@ class ActorCritic(nn.Module):
         batch = (prompt_ids_BP, prompt_mask_BP, response_ids_BT, response_mask_BT)
         output, hidden_BTD = self.policy(
             *batch,
+            support_BTW,
             temperature=temperature,
             entropy_gradient=entropy_gradient,
             truncation=truncation,

@@ -42,6 +42,7 @@ def test_joined_rollouts_are_those_of_one_process(left):
             texts=tuple(str(first + b) for b in range(B)),
             group_B=torch.arange(B) // 2,
             left_padded=left,
+            support_BTW=(values + 1)[..., None].repeat(1, 1, 2).to(torch.uint8),
         )
         segments = {"a": [[SegmentScore(0, None, float(first + b))] for b in range(B)]}
         return result, TokenReward({"a": values.float()}, segments, mask_BT)
@@ -55,6 +56,8 @@ def test_joined_rollouts_are_those_of_one_process(left):
     assert joined.response_mask_BT.tolist() == [[1, 0, 0, 0], [1, 1, 1, 0], [1, 1, 0, 0], [1] * 4]
     assert joined.response_ids_BT[1].tolist() == [13, 14, 15, -1]
     assert joined.logprobs_BT[1].tolist() == [-3, -4, -5, 0]
+    assert joined.support_BTW is not None
+    assert joined.support_BTW[1].tolist() == [[4, 4], [5, 5], [6, 6], [0, 0]]
     assert rewards.by_aspect["a"][3].tolist() == [100, 101, 102, 103]
     assert [s[0].value for s in rewards.segments["a"]] == [0, 1, 2, 100]
     assert torch.equal(rewards.mask_BT, joined.response_mask_BT)

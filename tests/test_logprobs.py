@@ -1,6 +1,8 @@
 import pytest
 import torch
 
+from fgrlhf.configs.sections import Sampling
+from fgrlhf.models.decoding import draw, packed, unpacked
 from fgrlhf.models.logprobs import chosen_logprobs
 
 
@@ -54,3 +56,66 @@ def test_without_gradients_and_without_tokens():
     no_ids = torch.zeros(0, dtype=torch.long)
     logprobs_N, entropy_N = chosen_logprobs(lambda z: z, torch.randn(0, 4), no_ids)
     assert logprobs_N.shape == entropy_N.shape == (0,)
+
+
+@pytest.mark.parametrize("V", [1, 8, 13])
+def test_a_packed_set_has_a_bit_per_token(V):
+    support_NV = torch.rand(3, V, generator=torch.Generator().manual_seed(V)) < 0.5
+    support_NW = packed(support_NV)
+    assert support_NW.dtype == torch.uint8 and support_NW.shape == (3, (V + 7) // 8)
+    assert torch.equal(unpacked(support_NW, V), support_NV)
+    last = torch.zeros(1, V, dtype=torch.bool)
+    last[0, V - 1] = True
+    assert packed(last)[0].tolist()[-1] == 1 << (V - 1) % 8
+
+
+def drawn_support(logits_V, sampling):
+    """The tokens that can be drawn, and how often each is, over a fine grid of random numbers."""
+    n = 20_000
+    uniform_B = (torch.arange(n) + 0.5) / n
+    support_BV = torch.zeros(n, len(logits_V), dtype=torch.bool)
+    drawn_B = draw(logits_V.expand(n, -1), sampling, uniform_B, support_BV=support_BV)
+    assert (support_BV == support_BV[0]).all()
+    return support_BV[0], drawn_B.bincount(minlength=len(logits_V)) / n
+
+
+TRUNCATED = [
+    Sampling(1, top_k=4),
+    Sampling(1, top_p=0.8),
+    Sampling(1, top_k=6, top_p=0.7, temperature=0.6),
+]
+
+
+@pytest.mark.parametrize("sampling", TRUNCATED)
+def test_the_gradient_of_the_logprobs_of_the_drawn_distribution_has_mean_zero(sampling):
+    """By enumeration of the tokens; over the whole vocabulary, the mean is far from zero."""
+    generator = torch.Generator().manual_seed(3)
+    weight_VD = torch.randn(40, 5, generator=generator, dtype=torch.float64, requires_grad=True)
+    hidden_ND = torch.randn(1, 5, generator=generator, dtype=torch.float64)
+    logits_V = (hidden_ND @ weight_VD.T)[0].detach()
+    support_V, frequency_V = drawn_support(logits_V, sampling)
+    ids_N = support_V.nonzero()[:, 0]
+    assert 1 < len(ids_N) < 40
+
+    def logprobs(support_NW):
+        hidden = hidden_ND.expand(len(ids_N), -1)
+        return chosen_logprobs(
+            lambda hidden_ND: hidden_ND @ weight_VD.T,
+            hidden,
+            ids_N,
+            sampling.temperature,
+            block=3,
+            support_NW=support_NW,
+        )
+
+    logprobs_N, entropy_N = logprobs(packed(support_V[None]).expand(len(ids_N), -1))
+    p_N = logprobs_N.exp().detach()
+    assert p_N.sum().item() == pytest.approx(1, abs=1e-12)
+    torch.testing.assert_close(p_N.float(), frequency_V[ids_N], atol=2e-4, rtol=0)
+    torch.testing.assert_close(entropy_N, -(p_N @ p_N.log()).expand(len(ids_N)))
+    (mean_gradient,) = torch.autograd.grad(p_N @ logprobs_N, weight_VD)
+    assert mean_gradient.abs().max() < 1e-12
+
+    of_all_N, _ = logprobs(None)
+    (mean_gradient,) = torch.autograd.grad(p_N @ of_all_N, weight_VD)
+    assert mean_gradient.abs().max() > 1e-3

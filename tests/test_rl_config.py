@@ -366,6 +366,19 @@ def test_nlpo_masks_sampled_tokens_and_refuses_beam_search():
     assert "set num_beams=1 and do_sample=true, or use algorithm.name=ppo" in line
 
 
+def test_logprobs_of_what_is_left_are_refused_where_it_is_unknown(tmp_path):
+    tree = published("fine_grained")
+    tree["env"]["logprob_truncated"] = True
+    assert refused(tree) == []
+    assert validate(QAConfig, tree, "c").train_sampling.with_support
+    server = {"kind": "vllm", "url": "http://localhost:1", "sync_dir": str(tmp_path / "sync")}
+    lines = refused(tree | {"sampler": server})
+    assert any("does not tell which tokens top_k and top_p left" in line for line in lines)
+    del tree["ppo"]
+    (line,) = refused(tree | {"algorithm": {"name": "nlpo"}})
+    assert "algorithm.name=nlpo have a mask of their own: set env.logprob_truncated=false" in line
+
+
 def test_settings_of_a_tracker_that_is_off_are_noted():
     tree = published("fine_grained")
     tree["logging"]["wandb_log"] = False

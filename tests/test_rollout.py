@@ -1,3 +1,4 @@
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -12,6 +13,7 @@ from fgrlhf.alignment import char_ends, decode, place_on_tokens
 from fgrlhf.base.errors import UserError
 from fgrlhf.configs.sections import Sampling
 from fgrlhf.evaluation import PolicyResponder, evaluate_rows
+from fgrlhf.models.decoding import unpacked
 from fgrlhf.rollout import generate_texts, parts, response_seeds
 from fgrlhf.text_types import Prompt, SegmentScore
 from fgrlhf.value import ActorCritic, Value
@@ -175,6 +177,49 @@ def test_collect(kind):
         assert alone.texts == rollout.texts[2 * first : 2 * first + 2]
     # before the first update the KL is 0
     start = collect(model, model.policy, PROMPTS, Sampling(6), 1, seeds[:3], 1.0)
+    torch.testing.assert_close(start.logprobs_BT, start.ref_logprobs_BT, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+def test_logprobs_over_the_tokens_that_could_be_drawn(kind):
+    model, reference = actor_critic(kind), tiny.policy(kind, seed=1).eval()
+    sampling = Sampling(6, temperature=0.7, top_k=5, top_p=0.9)
+    seeds = response_seeds(0, step=3, first_prompt=0, num_prompts=3, num_samples=2)
+    whole = collect(model, reference, PROMPTS, sampling, 2, seeds, temperature=0.7)
+    assert whole.support_BTW is None
+    recorded = replace(sampling, with_support=True)
+    rollout = collect(model, reference, PROMPTS, recorded, 2, seeds, temperature=0.7)
+    assert torch.equal(rollout.response_ids_BT, whole.response_ids_BT)  # the same samples
+    response = model.policy.generate(*model.policy.encode(PROMPTS), recorded, seeds, 2, 0.7)
+    real_BT = rollout.response_mask_BT.bool()
+    torch.testing.assert_close(response.logprobs_BT, rollout.logprobs_BT)  # sampled and scored
+
+    # by hand, from the log-probabilities of all tokens
+    vocabulary = len(model.policy.tokenizer)
+    batch = (rollout.prompt_ids_BP, rollout.prompt_mask_BP)
+    batch = (*batch, rollout.response_ids_BT, rollout.response_mask_BT)
+    with torch.no_grad():
+        for policy, logprobs_BT in (
+            (model.policy, rollout.logprobs_BT),
+            (reference, rollout.ref_logprobs_BT),
+        ):
+            logits_NV = policy.project(policy.hidden(*batch)[real_BT]) / 0.7
+            support_NV = unpacked(rollout.support_BTW[real_BT], logits_NV.shape[-1])
+            expected_NV = logits_NV.masked_fill(~support_NV, -torch.inf).log_softmax(-1)
+            ids_N1 = rollout.response_ids_BT[real_BT][:, None]
+            expected_N = expected_NV.gather(-1, ids_N1)[:, 0]
+            torch.testing.assert_close(logprobs_BT[real_BT], expected_N)
+    counts_N = unpacked(rollout.support_BTW, vocabulary).sum(-1)[real_BT]
+    assert counts_N.min() >= 1 and counts_N.max() <= 5
+    assert (rollout.logprobs_BT >= whole.logprobs_BT - 1e-6).all()
+    assert (rollout.logprobs_BT[real_BT] > whole.logprobs_BT[real_BT] + 0.01).any()
+    assert (rollout.support_BTW[~real_BT] == 0).all()
+
+    part = rollout.rows(torch.tensor([3, 1]))  # cut like the tokens
+    assert part.support_BTW.shape[:2] == part.response_ids_BT.shape
+    assert torch.equal(part.support_BTW[0], rollout.support_BTW[3, : part.support_BTW.shape[1]])
+    # before the first update the KL is 0
+    start = collect(model, model.policy, PROMPTS, recorded, 2, seeds, 0.7)
     torch.testing.assert_close(start.logprobs_BT, start.ref_logprobs_BT, atol=1e-6, rtol=0)
 
 

@@ -86,7 +86,7 @@ def test_log_probabilities_are_those_of_the_policy():
     response = search().respond(policy, PROMPTS, SAMPLING, seed=0, temperature=2.0)
     ids_GP, mask_GP = policy.encode(PROMPTS)
     with torch.no_grad():
-        scored, _ = policy(ids_GP, mask_GP, response.ids_BT, response.mask_BT, 2.0)
+        scored, _ = policy(ids_GP, mask_GP, response.ids_BT, response.mask_BT, temperature=2.0)
     torch.testing.assert_close(response.logprobs_BT, scored.logprobs_BT)
     assert response.ids_BT.shape[1] <= SAMPLING.max_new_tokens
 

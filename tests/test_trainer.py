@@ -151,6 +151,31 @@ def test_micro_batches_do_not_change_the_update(kind, tmp_path):
         assert_equal_up_to_rounding(list(other.values()), list(results[0].values()))
 
 
+@pytest.mark.parametrize("algorithm", ["ppo", "trpo"])
+def test_updates_over_the_tokens_that_could_be_drawn(algorithm, tmp_path):
+    """The policy's ratio to itself is 1 in every micro-batch, and stays finite in later epochs."""
+    cfg = config(
+        tmp_path,
+        algorithm__name=algorithm,
+        env__logprob_truncated=True,
+        model__train_generation_kwargs={"top_k": 4, "top_p": 0.9},
+        model__value_model={"ckpt": "tiny"},
+    )
+    run = trainer(cfg, own_value=True)
+    rollout, advantages = one_rollout(run)
+    for rows in run.micro_batches(torch.arange(8)):
+        old = rollout.rows(rows)
+        batch = (old.prompt_ids_BP, old.prompt_mask_BP, old.response_ids_BT, old.response_mask_BT)
+        new = run.model(*batch, old.support_BTW)
+        torch.testing.assert_close(new.logprobs_BT.detach(), old.logprobs_BT, atol=1e-5, rtol=1e-5)
+        whole = run.model(*batch).logprobs_BT.detach()
+        assert (whole < old.logprobs_BT - 0.1)[old.response_mask_BT.bool()].any()
+    before = weights(run)
+    logged = run.update(rollout, advantages)
+    assert all(math.isfinite(value) for value in logged.values())
+    assert any(not torch.equal(before[name], now) for name, now in weights(run).items())
+
+
 def test_published_update(tmp_path):
     """Deviation D6: in order, one step per epoch, each micro-batch's loss as large as a batch's."""
     cfg = config(

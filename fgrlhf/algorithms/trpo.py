@@ -176,7 +176,9 @@ class TrustRegionStep:
         for micro_B in self.trainer.micro_batches(all_rows_B):
             old = rollout.rows(micro_B)
             with torch.no_grad():
-                output, _ = self.old_policy(*_batch(old), temperature=self.temperature)
+                output, _ = self.old_policy(
+                    *_batch(old), old.support_BTW, temperature=self.temperature
+                )
             # The rollout's may be in bf16: then the ratio would differ from 1 before any step.
             old = replace(old, logprobs_BT=output.logprobs_BT)
             batches.append((old, advantages.rows(micro_B, old.response_ids_BT.shape[1])))
@@ -256,6 +258,7 @@ class TrustRegionStep:
     def _token_loss(self, old: Rollout, advantages: Advantages) -> TokenLoss:
         new, _ = self.policy(
             *_batch(old),
+            old.support_BTW,
             temperature=self.temperature,
             entropy_gradient=self.config.entropy_coef > 0,
         )

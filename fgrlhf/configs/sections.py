@@ -109,6 +109,7 @@ class Sampling:
     top_k: int = 0  # 0: the whole vocabulary
     top_p: float | None = None  # None: the whole vocabulary
     num_beams: int = 1
+    with_support: bool = False  # whether a response tells which tokens could be drawn
 
     @property
     def is_truncated(self) -> bool:

@@ -407,7 +407,8 @@ class Policy(nn.Module, ABC):
         mask_BT = response_mask(ids_BT, self.eos_ids)
         ids_BT = ids_BT * mask_BT + self.tokenizer.pad_token_id * (1 - mask_BT)
         # the beams' own scores are normalised by length: score the tokens as any other response
-        scored, _ = self(prompt_ids_GP, prompt_mask_GP, ids_BT, mask_BT, temperature)
+        batch = (prompt_ids_GP, prompt_mask_GP, ids_BT, mask_BT)
+        scored, _ = self(*batch, temperature=temperature)
         return Response(ids_BT, mask_BT, scored.logprobs_BT)
 
     def forward(
@@ -416,6 +417,7 @@ class Policy(nn.Module, ABC):
         prompt_mask_BP: Tensor,
         response_ids_BT: Tensor,
         response_mask_BT: Tensor,
+        support_BTW: Tensor | None = None,
         temperature: float = 1.0,
         entropy_gradient: bool = False,
         truncation: Sampling | None = None,
@@ -425,6 +427,8 @@ class Policy(nn.Module, ABC):
         The rows of a prompt should be consecutive, because then they share its encoding.
 
         Args:
+          support_BTW: the tokens that could be drawn (decoding.py), to which the distribution is
+            restricted; None: all.
           temperature: tau in the equation of the class.
           entropy_gradient: whether a gradient flows through the entropy.
           truncation: its top_k and top_p give log_kept_mass_BT; None: without it.
@@ -442,6 +446,7 @@ class Policy(nn.Module, ABC):
             response_ids_BT[real_BT],
             temperature,
             entropy_gradient=entropy_gradient,
+            support_NW=None if support_BTW is None else support_BTW[real_BT],
         )
         # back from the N real tokens to (B, T), with 0 on padding
         zeros_BT = torch.zeros(real_BT.shape, device=hidden_BTD.device)

@@ -1,4 +1,16 @@
-"""Sampling responses token by token, from any model that provides a `Steps` object."""
+"""Sampling responses token by token, from any model that provides a `Steps` object.
+
+top_k and top_p leave a set S of tokens, the support, and samples come from
+
+    pi_S(a | x) = pi(a | x) / sum_(v in S) pi(v | x)    for a in S, else 0
+
+Under samples of pi_S, E[grad log pi_S] is 0, but E[grad log pi] is not: the policy gradient then
+has a part that does not depend on the rewards. An update changes the tokens that top_k and top_p
+would leave, so S is recorded while sampling and stays the same in every epoch (arXiv 2512.02556,
+section 3.1).
+
+W: the bytes of a recorded set, a bit per token. Token v is bit v % 8 of byte v // 8.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -12,6 +24,9 @@ from fgrlhf.types import Response
 # How many of the most probable tokens `draw` sorts: at first, and for rows in which these do not
 # suffice. After that it sorts the whole vocabulary.
 CANDIDATES = (128, 2048)
+# The logit of a token that is excluded: finite, because the entropy would compute 0 * inf for an
+# infinite one, but so low that its probability is 0.
+EXCLUDED = -1e9
 
 
 class Steps(Protocol):
@@ -44,7 +59,11 @@ def uniform_rows(row_seeds: Sequence[int], length: int) -> Tensor:
 
 
 def draw(
-    logits_BV: Tensor, sampling: Sampling, uniform_B: Tensor, logsumexp_B: Tensor | None = None
+    logits_BV: Tensor,
+    sampling: Sampling,
+    uniform_B: Tensor,
+    logsumexp_B: Tensor | None = None,
+    support_BV: Tensor | None = None,
 ) -> Tensor:
     """ids_B, one token per row.
 
@@ -62,6 +81,7 @@ def draw(
 
     Args:
       logsumexp_B: of the logits divided by the sampling's temperature, if it is known.
+      support_BV: of bools; the tokens that could be drawn are written to it.
     """
     if not sampling.do_sample:
         return logits_BV.argmax(-1)
@@ -70,7 +90,10 @@ def draw(
     uniform_B = uniform_B.to(logits_BV)
     if sampling.top_k and sampling.top_k < V:
         logits_BC, ids_BC = torch.topk(logits_BV, sampling.top_k, dim=-1)
-        choice_B, _ = _choose(torch.softmax(logits_BC, -1), sampling.top_p, uniform_B, True)
+        probs_BC = torch.softmax(logits_BC, -1)
+        choice_B, _, in_set_BC = _choose(probs_BC, sampling.top_p, uniform_B, True)
+        if support_BV is not None:
+            support_BV.zero_().scatter_(-1, ids_BC, in_set_BC)
         return ids_BC.gather(-1, choice_B[:, None])[:, 0]
 
     if logsumexp_B is None:
@@ -83,10 +106,13 @@ def draw(
         C = min(C, V)
         logits_RC, ids_RC = torch.topk(logits_RV, C, dim=-1)
         probs_RC = torch.exp(logits_RC - logsumexp_R[:, None])
-        choice_R, decided_R = _choose(probs_RC, sampling.top_p, uniform_R, C == V)
+        choice_R, decided_R, in_set_RC = _choose(probs_RC, sampling.top_p, uniform_R, C == V)
         # The next round replaces the token of a row that is not decided. Selecting the decided rows
         # here would make the program wait for the GPU.
         drawn_B[open_rows] = ids_RC.gather(-1, choice_R[:, None])[:, 0]
+        if support_BV is not None:
+            everything_RV = torch.zeros_like(logits_RV, dtype=torch.bool)
+            support_BV[open_rows] = everything_RV.scatter_(-1, ids_RC, in_set_RC)
         open_rows = open_rows[~decided_R]
         if len(open_rows) == 0:
             break
@@ -102,7 +128,7 @@ def _divided(logits_BV: Tensor, temperature: float) -> Tensor:
 
 def _choose(
     probs_BC: Tensor, top_p: float | None, uniform_B: Tensor, is_everything: bool
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
     """Draw among the C most probable tokens.
 
     Args:
@@ -110,9 +136,11 @@ def _choose(
       is_everything: whether no other token can be drawn.
 
     Returns:
-      choice_B, an index into the candidates, and decided_B, whether C candidates were enough.
+      choice_B, an index into the candidates; decided_B, whether C candidates were enough; and
+      in_set_BC, which of them could be drawn.
     """
     cumulative_BC = probs_BC.cumsum(-1)
+    in_set_BC = torch.ones_like(probs_BC, dtype=torch.bool)
     reached_B = cumulative_BC[:, -1]  # the probability of all candidates together
     # Instead of normalising the probabilities of the tokens that may be drawn, scale the random
     # number to their sum: target_B.
@@ -123,10 +151,11 @@ def _choose(
         decided_B = reached_B > target_B
     else:
         cumulative_BC = _cumulative_in_set(probs_BC, top_p)
+        in_set_BC = cumulative_BC > 0
         target_B = uniform_B * cumulative_BC.amax(-1)
         decided_B = reached_B >= top_p  # the whole set is among the candidates
     choice_B = (cumulative_BC > target_B[:, None]).int().argmax(-1)
-    return choice_B, decided_B | is_everything
+    return choice_B, decided_B | is_everything, in_set_BC
 
 
 def _cumulative_in_set(probs_BC: Tensor, top_p: float) -> Tensor:
@@ -174,6 +203,23 @@ def _share_in_set(probs_NC: Tensor, top_p: float) -> Tensor:
     return share_N
 
 
+def packed(support_NV: Tensor) -> Tensor:
+    """support_NW of bytes, from one bool per token."""
+    missing = -support_NV.shape[-1] % 8
+    bits_NV = torch.nn.functional.pad(support_NV.to(torch.uint8), (0, missing))
+    return (bits_NV.unflatten(-1, (-1, 8)) << _places(bits_NV)).sum(-1, dtype=torch.uint8)
+
+
+def unpacked(support_NW: Tensor, vocabulary: int) -> Tensor:
+    """support_NV of bools: the inverse of `packed`."""
+    bits_NV = ((support_NW[..., None] >> _places(support_NW)) & 1).flatten(-2)
+    return bits_NV[..., :vocabulary].bool()
+
+
+def _places(like: Tensor) -> Tensor:
+    return torch.arange(8, dtype=torch.uint8, device=like.device)
+
+
 def response_mask(response_ids_BT: Tensor, eos_ids: Sequence[int]) -> Tensor:
     """mask_BT: 1 up to and including each row's first end-of-sequence token, then 0.
 
@@ -204,8 +250,13 @@ def decode(
       eos_ids: tokens that end a response.
       pad_id: token after the end of a response.
       temperature: of the returned log-probabilities (models/base.py), not of the sampling.
+
+    With `sampling.with_support` and top_k or top_p, the response has the tokens that could be drawn
+    (`support_BTW`), and the log-probabilities are normalised over these.
     """
     B, T = uniform_BT.shape
+    records_support = sampling.with_support and sampling.is_truncated
+    supports = []
     hidden_RD = steps.first()
     device = hidden_RD.device
     uniform_BT = uniform_BT.to(device)
@@ -222,7 +273,13 @@ def decode(
         scaled_RV = _divided(logits_RV, temperature)
         logsumexp_R = scaled_RV.logsumexp(-1)
         known_R = logsumexp_R if sampling.temperature == temperature else None
-        drawn_R = draw(logits_RV, sampling, uniform_BT[rows_R, t], known_R)
+        support_RV = torch.zeros_like(logits_RV, dtype=torch.bool) if records_support else None
+        drawn_R = draw(logits_RV, sampling, uniform_BT[rows_R, t], known_R, support_RV)
+        if support_RV is not None:
+            logsumexp_R = scaled_RV.masked_fill(~support_RV, EXCLUDED).logsumexp(-1)
+            support_RW = packed(support_RV) * live_R[:, None]
+            support_BW = support_RW.new_zeros(B, support_RW.shape[-1])
+            supports.append(support_BW.index_copy(0, rows_R, support_RW))
         ids_R = torch.where(live_R, drawn_R, pad_id)
         logprobs_R = scaled_RV.gather(-1, ids_R[:, None])[:, 0] - logsumexp_R
         ids_BT[rows_R, t] = ids_R
@@ -243,4 +300,10 @@ def decode(
         hidden_RD = steps.next(ids_R)
     mask_BT = response_mask(ids_BT[:, :length], eos_ids)
     longest = max(int(mask_BT.sum(1).max()), 1) if B else 1
-    return Response(ids_BT[:, :longest], mask_BT[:, :longest], logprobs_BT[:, :longest])
+    support_BTW = torch.stack(supports, 1)[:, :longest] if supports else None
+    return Response(
+        ids_BT[:, :longest],
+        mask_BT[:, :longest],
+        logprobs_BT[:, :longest],
+        support_BTW=support_BTW,
+    )

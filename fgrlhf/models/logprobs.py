@@ -21,7 +21,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from fgrlhf.base.errors import UserError
 from fgrlhf.configs.sections import Sampling
 from fgrlhf.kernels.layers import Linear
-from fgrlhf.models.decoding import log_kept_mass
+from fgrlhf.models.decoding import EXCLUDED, log_kept_mass, unpacked
 from fgrlhf.models.trunk import text_config
 from fgrlhf.utils import check_shape
 
@@ -36,8 +36,11 @@ def chosen_logprobs(
     temperature: float = 1.0,
     block: int = BLOCK,
     entropy_gradient: bool = False,
+    support_NW: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Log-probabilities of the chosen tokens and entropies of their distributions, in fp32.
+    """Log-probabilities of the chosen tokens and entropies of their distributions.
+
+    They are in fp32, or in float64 if the projection is.
 
     Args:
       project: hidden states -> logits over the vocabulary. It is called again in the backward pass.
@@ -46,6 +49,8 @@ def chosen_logprobs(
       temperature: tau.
       block: tokens that go through the projection together.
       entropy_gradient: whether a gradient flows through the entropy too.
+      support_NW: the tokens that could be drawn (decoding.py), which the distribution is restricted
+        to; None: all.
 
     Returns:
       (logprobs_N, entropy_N)
@@ -57,13 +62,21 @@ def chosen_logprobs(
     check_shape("ids_N", ids_N, (len(hidden_ND),))
     compute = _block_with_entropy_gradient if entropy_gradient else _block
     if len(ids_N) <= block:
-        return compute(project, hidden_ND, ids_N, temperature)
+        return compute(project, hidden_ND, ids_N, temperature, support_NW)
     logprobs_of_blocks = []
     entropy_of_blocks = []
-    for block_hidden_ND, block_ids_N in zip(hidden_ND.split(block), ids_N.split(block)):
+    for start in range(0, len(ids_N), block):
+        part = slice(start, start + block)
+        part_support_NW = None if support_NW is None else support_NW[part]
         # `checkpoint` discards z after the forward pass and calls `compute` again for the gradient
         logprobs_N, entropy_N = checkpoint(
-            compute, project, block_hidden_ND, block_ids_N, temperature, use_reentrant=False
+            compute,
+            project,
+            hidden_ND[part],
+            ids_N[part],
+            temperature,
+            part_support_NW,
+            use_reentrant=False,
         )
         logprobs_of_blocks.append(logprobs_N)
         entropy_of_blocks.append(entropy_N)
@@ -198,13 +211,31 @@ class _ChosenLogprob(torch.autograd.Function):
         return gradient_NV.scatter_add_(-1, ids_N[:, None], grad_N1), None
 
 
-def _block(
-    project: Callable[[Tensor], Tensor], hidden_ND: Tensor, ids_N: Tensor, temperature: float
-) -> tuple[Tensor, Tensor]:
-    """(logprobs_N, entropy_N), the entropy without a gradient."""
-    logits_NV = project(hidden_ND).float()
+def _logits(
+    project: Callable[[Tensor], Tensor],
+    hidden_ND: Tensor,
+    temperature: float,
+    support_NW: Tensor | None,
+) -> Tensor:
+    """logits_NV in fp32 or float64, divided by the temperature, `EXCLUDED` outside the support."""
+    logits_NV = project(hidden_ND)
+    logits_NV = logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32))
     if temperature != 1:
         logits_NV = logits_NV.div_(temperature)
+    if support_NW is not None:
+        logits_NV = logits_NV.masked_fill_(~unpacked(support_NW, logits_NV.shape[-1]), EXCLUDED)
+    return logits_NV
+
+
+def _block(
+    project: Callable[[Tensor], Tensor],
+    hidden_ND: Tensor,
+    ids_N: Tensor,
+    temperature: float,
+    support_NW: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """(logprobs_N, entropy_N), the entropy without a gradient."""
+    logits_NV = _logits(project, hidden_ND, temperature, support_NW)
     logprobs_N, logsumexp_N = _ChosenLogprob.apply(logits_NV, ids_N)
     with torch.no_grad():
         # -sum_v p_v log p_v = logsumexp(z) - sum_v p_v z_v
@@ -215,13 +246,17 @@ def _block(
 
 
 def _block_with_entropy_gradient(
-    project: Callable[[Tensor], Tensor], hidden_ND: Tensor, ids_N: Tensor, temperature: float
+    project: Callable[[Tensor], Tensor],
+    hidden_ND: Tensor,
+    ids_N: Tensor,
+    temperature: float,
+    support_NW: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """(logprobs_N, entropy_N), both with a gradient.
 
     This is plain autograd, which stores several arrays of the size of z.
     """
-    logprobs_NV = torch.log_softmax(project(hidden_ND).float() / temperature, -1)
+    logprobs_NV = torch.log_softmax(_logits(project, hidden_ND, temperature, support_NW), -1)
     chosen_N = logprobs_NV.gather(-1, ids_N[:, None])[:, 0]
     entropy_N = -(logprobs_NV.exp() * logprobs_NV).sum(-1)
     return chosen_N, entropy_N

@@ -261,12 +261,13 @@ def _join_rewards(rewards: Sequence[TokenReward], mask_BT: Tensor) -> TokenRewar
 
 
 def _padded_cat(tensors: Sequence[Tensor], fill: float, left: bool) -> Tensor:
-    """Concatenate 2-D tensors along rows, padded with `fill` to the widest."""
+    """Concatenate tensors along rows, padded with `fill` to the most columns (axis 1)."""
     width = max(tensor.shape[1] for tensor in tensors)
     padded = []
     for tensor in tensors:
         missing = width - tensor.shape[1]
-        sides = (missing, 0) if left else (0, missing)
+        sides = [0, 0] * (tensor.ndim - 2)  # `pad` begins with the last axis
+        sides += [missing, 0] if left else [0, missing]
         padded.append(torch.nn.functional.pad(tensor, sides, value=fill))
     return torch.cat(padded)
 

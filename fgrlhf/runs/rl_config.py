@@ -7,6 +7,7 @@ algorithms (`RLConfig.unused_settings`), and those of a disabled tracker (`Loggi
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,10 @@ class EnvConfig(StrictModel):
     )
     logprob_temperature: Temperature | None = Field(
         default=None, description="temperature of ratio and KL; null: the sampling temperature"
+    )
+    logprob_truncated: bool = Field(
+        default=False,
+        description="ratio and KL are of the distribution that top_k and top_p leave (D5)",
     )
 
 
@@ -226,15 +231,28 @@ class RLConfig(RunConfig):
         return mistakes
 
     def _sampling_mistakes(self) -> list[str]:
+        mistakes = []
         beams = self.model.train_generation_kwargs.num_beams
         K = self.env.train_num_samples_per_input
-        if beams == 1 or K == 1:
-            return []
-        return [
-            f"model.train_generation_kwargs.num_beams is {beams}, but beam search"
-            f" finds one response per prompt, and env.train_num_samples_per_input is {K}: set"
-            " num_beams=1 and do_sample=true, or set env.train_num_samples_per_input=1"
-        ]
+        if beams > 1 and K > 1:
+            mistakes.append(
+                f"model.train_generation_kwargs.num_beams is {beams}, but beam search"
+                f" finds one response per prompt, and env.train_num_samples_per_input is {K}: set"
+                " num_beams=1 and do_sample=true, or set env.train_num_samples_per_input=1"
+            )
+        if self.env.logprob_truncated:
+            way_out = "set env.logprob_truncated=false"
+            if isinstance(self.sampler, VllmSamplerConfig):
+                mistakes.append(
+                    "env.logprob_truncated is true, but the server of `sampler` does not tell which"
+                    f" tokens top_k and top_p left: {way_out}"
+                )
+            if "training_policy" in own_hooks(algorithm_class(self.algorithm)):
+                mistakes.append(
+                    "env.logprob_truncated is true, but the log-probabilities of"
+                    f" algorithm.name={self.algorithm.name} have a mask of their own: {way_out}"
+                )
+        return mistakes
 
     def _critic_mistakes(self) -> list[str]:
         name = self.algorithm.name
@@ -340,7 +358,8 @@ class RLConfig(RunConfig):
     @property
     def train_sampling(self) -> Sampling:
         """How training samples responses."""
-        return self.model.train_generation_kwargs.sampling(self.model.max_generated_len)
+        sampling = self.model.train_generation_kwargs.sampling(self.model.max_generated_len)
+        return replace(sampling, with_support=self.env.logprob_truncated)
 
     @property
     def logprob_temperature(self) -> float:
