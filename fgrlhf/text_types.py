@@ -39,7 +39,8 @@ class SegmentScore:
     """A reward for characters [start, end) of a response's text, in reward units.
 
     `end=None` means the end of the whole response, including its end-of-sequence token: a score of
-    the whole response also rates the decision to stop. `label` names the judgement in reports.
+    the whole response also rates the decision to stop. `label` names the judgement in reports, and
+    `std` is the standard deviation over the members of an ensemble, without the reward's weight.
 
     Raises:
       ValueError: start and end do not form a span.
@@ -49,6 +50,7 @@ class SegmentScore:
     end: int | None
     value: float
     label: str = ""
+    std: float | None = None
 
     def __post_init__(self):
         if self.start < 0 or (self.end is not None and self.end < self.start):
@@ -76,7 +78,8 @@ def segment_rows(scores: Sequence[SegmentScore] | None) -> list[dict[str, Any]] 
     """Scored segments as JSON-compatible rows; None if the reward does not apply."""
     if scores is None:
         return None
-    return [
-        {"start": score.start, "end": score.end, "value": score.value, "label": score.label}
-        for score in scores
-    ]
+    rows = []
+    for score in scores:
+        row = {"start": score.start, "end": score.end, "value": score.value, "label": score.label}
+        rows.append(row if score.std is None else row | {"std": score.std})
+    return rows

@@ -17,7 +17,10 @@ from fgrlhf.reward import (
     segment_value,
 )
 from fgrlhf.reward_models.scoring import SegmentLabels
+from fgrlhf.rewards.scored import EnsembleReward
+from fgrlhf.runs.step_metrics import rollout_metrics
 from fgrlhf.text_types import Prompt, ResponseTokens, SegmentScore
+from fgrlhf.types import Advantages
 
 TEXTS = ["the red cat, and a dog", "a bird", ""]
 VALUES = {"ok": 0.3, "error": -0.5}
@@ -143,6 +146,51 @@ def test_with_a_soft_value_a_label_is_decided_by_the_threshold(how):
         assert values == pytest.approx([0.7 * 0.3 - 0.3 * 0.5, 0.8 * 0.3 - 0.2 * 0.5, 0.03 - 0.45])
     hard = SegmentClassifierReward(Model(), VALUES).segment_scores(PROMPTS, TEXTS)
     assert [s.label for s in hard[0]] == ["O", "O"]
+
+
+def test_an_ensemble_by_hand():
+    class Doubtful(FakeClassifier):  # of the second segment only
+        probabilities = [[[0.2, 0.7, 0.1], [0.1, 0.3, 0.6]], [[0.1, 0.8, 0.1]], []]
+
+    members = [SegmentClassifierReward(model(), VALUES) for model in (FakeClassifier, Doubtful)]
+    reward = EnsembleReward(members, kappa=0.5)
+    first, second, empty = reward.segment_scores(PROMPTS, TEXTS)
+    assert [(score.start, score.end) for score in first] == list(SPANS[0]) and empty == []
+    # .3 and -.5: a mean of -.1 and a standard deviation of .4
+    assert [score.value for score in first] == pytest.approx([0.3, -0.1 - 0.5 * 0.4])
+    assert [score.std for score in first] == pytest.approx([0, 0.4])
+    assert [score.label for score in first] == ["O", "NF-ERR"]  # undecided: the lower value
+    assert reward.measures(first) == {
+        "error_free": 1,
+        "segments": 2,
+        "disagreement": pytest.approx(0.2),
+    }
+    three = EnsembleReward([*members, members[0]])
+    scores = three.segment_scores(PROMPTS, TEXTS)[0]
+    assert scores[1].label == "O" and scores[1].value == pytest.approx((0.3 - 0.5 + 0.3) / 3)
+
+    whole = [
+        SequenceScorerReward(FakeScorer(scores), 1.0, 2.0) for scores in ((5, 0, 1), (1, 2, 3))
+    ]
+    scores = EnsembleReward(whole, kappa=1.0).segment_scores(PROMPTS, TEXTS)
+    assert [score[0].value for score in scores] == pytest.approx([0, -0.5, 0])  # the lower of two
+    with pytest.raises(UserError, match=r"different segments \(their numbers: 2, 1\)"):
+        EnsembleReward([members[0], whole[0]]).segment_scores(PROMPTS, TEXTS)
+
+
+def test_the_disagreement_of_an_ensemble_is_logged_without_the_weight():
+    class Doubtful(FakeClassifier):
+        probabilities = [[[0.1, 0.3, 0.6]] * 2, [[0.1, 0.8, 0.1]], []]
+
+    members = [SegmentClassifierReward(model(), VALUES) for model in (FakeClassifier, Doubtful)]
+    reward = CombinedReward({"facts": EnsembleReward(members)}, {"facts": 3.0})
+    ends = [[12, 22], [6], [0]]
+    made = rollout_of(TEXTS, ends)
+    rewards = reward.token_rewards(made)
+    zeros = torch.zeros_like(rewards.total_BT)
+    metrics = rollout_metrics(made, rewards, rewards.total_BT, Advantages(zeros))
+    assert metrics["disagreement/facts"] == pytest.approx((0.4 + 0.4 + 0) / 3)
+    assert metrics["reward/facts"] == pytest.approx(3 * (-0.1 - 0.1 + 0.3) / 3)
 
 
 @pytest.mark.parametrize("level", ["whole", "sequence"])

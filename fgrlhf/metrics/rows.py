@@ -67,6 +67,12 @@ class Segment(Record, extra="allow"):
     end: int | None
     value: float
     label: str = ""
+    std: float | None = None  # of an ensemble's members
+
+    @property
+    def judgement(self) -> str:
+        """The label, with the disagreement of an ensemble."""
+        return self.label if self.std is None else f"{self.label} ± {self.std:.3g}".strip()
 
 
 # by reward; None if the reward does not apply to the response

@@ -187,7 +187,7 @@ def segment_pieces(text: str, segments: Sequence[Segment], top: float) -> list[P
                 segment.value,
                 _strength(segment.value, top),
                 zero=segment.value == 0,
-                label=segment.label,
+                label=segment.judgement,
                 whole=segment.end is None,
             )
         )
@@ -227,7 +227,7 @@ def token_pieces(
                 _strength(value, top),
                 under=around_word.value,
                 zero=_is_zero(around_word),
-                label=around_word.label,
+                label=around_word.judgement,
                 special=end == start,
             )
         )
@@ -284,7 +284,7 @@ def segment_table(text: str, segments: Segments, display: Display) -> Table:
                 segment_text = "the whole response"
             else:
                 segment_text = text[segment.start : segment.end].strip()
-            label = segment.label or "–"
+            label = segment.judgement or "–"
             rows.append([display.name(aspect), segment_text, label, signed(segment.value, 3)])
     return Table(["reward", "segment", "label", "value"], rows)
 

@@ -83,13 +83,45 @@ class RewardModelKind(OnDevice, RewardKind):
     published: ClassVar[dict[str, Any]] = {}  # what the kind says of it
 
     ckpt: FilePath = Field(description="folder of the reward model")
+    members: list[FilePath] = Field(
+        default=[], description="folders of further reward models: with ckpt, an ensemble"
+    )
+    kappa: Annotated[Amount, Field(ge=0)] = Field(
+        default=0.0,
+        description="of an ensemble: standard deviations that are subtracted from the mean",
+    )
+
+    @model_validator(mode="after")
+    def _kappa_is_read(self):
+        if self.kappa and not self.members:
+            refuse([("kappa", "one reward model has no deviation: give members, or leave it out")])
+        folders = [self.ckpt, *self.members]
+        if len(set(folders)) < len(folders):
+            refuse([("members", "a folder is given twice, and a model agrees with itself")])
+        return self
+
+    def build(self, context: RewardContext) -> "AspectReward":
+        if not self.members:
+            return self.build_member(self.ckpt, context)
+        from fgrlhf.rewards.scored import EnsembleReward
+
+        folders = [self.ckpt, *self.members]
+        return EnsembleReward(
+            [self.build_member(folder, context) for folder in folders], self.kappa
+        )
+
+    def build_member(self, ckpt: str, context: RewardContext) -> "AspectReward":
+        """Build the reward of one reward model, and load it."""
+        raise NotImplementedError(
+            f"the reward kind {type(self).__name__} needs a method `build_member`"
+        )
 
     def facts(self) -> dict[str, Any]:
         """What the config says of it."""
         return {}
 
     def model_folders(self) -> tuple[str, ...]:
-        return (self.ckpt,)
+        return (self.ckpt, *self.members)
 
 
 class SegmentModel(RewardModelKind, SegmentKind):
@@ -103,13 +135,13 @@ class SegmentModel(RewardModelKind, SegmentKind):
         ),
     )
 
-    def scorer(self, context: RewardContext) -> "SegmentScorer":
-        """Load the model."""
+    def scorer(self, ckpt: str, context: RewardContext) -> "SegmentScorer":
+        """Load a model."""
         from fgrlhf.reward_models.loading import load_segment_classifier
 
         context = self.placed(context)
         return load_segment_classifier(
-            self.ckpt,
+            ckpt,
             context.prefix,
             device=context.device,
             dtype=context.dtype,
@@ -119,7 +151,10 @@ class SegmentModel(RewardModelKind, SegmentKind):
 
     def model_folders(self) -> tuple[str, ...]:
         facts = self.published | self.facts()
-        return (self.ckpt, *segmenters_of(self.ckpt, facts.get("level"), facts.get("segmenter")))
+        told = facts.get("level"), facts.get("segmenter")
+        folders = super().model_folders()
+        segmenters = [name for folder in folders for name in segmenters_of(folder, *told)]
+        return (*folders, *dict.fromkeys(segmenters))
 
 
 class SegmentClassifier(SegmentModel):
@@ -160,10 +195,10 @@ class SegmentClassifier(SegmentModel):
     def facts(self) -> dict[str, Any]:
         return given(self, "level", "segmenter", "error_label", "with_context", "reads")
 
-    def build(self, context: RewardContext) -> "AspectReward":
+    def build_member(self, ckpt: str, context: RewardContext) -> "AspectReward":
         from fgrlhf.reward import SegmentClassifierReward
 
-        return SegmentClassifierReward(self.scorer(context), self.values, self.value)
+        return SegmentClassifierReward(self.scorer(ckpt, context), self.values, self.value)
 
 
 class SequenceModel(RewardModelKind):
@@ -185,13 +220,13 @@ class SequenceModel(RewardModelKind):
     def facts(self) -> dict[str, Any]:
         return given(self, "mean", "std")
 
-    def build(self, context: RewardContext) -> "AspectReward":
+    def build_member(self, ckpt: str, context: RewardContext) -> "AspectReward":
         from fgrlhf.reward import SequenceScorerReward
         from fgrlhf.reward_models.loading import load_sequence_scorer
 
         context = self.placed(context)
         scorer = load_sequence_scorer(
-            self.ckpt,
+            ckpt,
             context.prefix,
             device=context.device,
             dtype=context.dtype,

@@ -194,6 +194,7 @@ class SpanScore(Record, extra="forbid"):
     end: int | None
     value: float
     label: Annotated[str, Field(max_length=LONGEST_LABEL)]
+    std: float | None = None  # of an ensemble
 
     def within(self, text: str) -> SegmentScore:
         """The score. Raises `RowError` if the span is not within the response."""
@@ -205,7 +206,7 @@ class SpanScore(Record, extra="forbid"):
                 f"the span [{self.start}, {end}) is not within the response, which has {len(text)}"
                 " characters",
             )
-        return SegmentScore(self.start, self.end, self.value, self.label)
+        return SegmentScore(self.start, self.end, self.value, self.label, self.std)
 
 
 def read_scores(rows: Any, texts: Sequence[str]) -> list[Scores]:

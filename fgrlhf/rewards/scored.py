@@ -1,11 +1,15 @@
-"""A reward per segment from a scorer of texts."""
+"""Rewards per segment from scorers of texts, from functions, and from several reward models."""
 
 import inspect
+import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice, pairwise
 from typing import Any
 
 from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.reward import AspectReward, MeasuredReward, Scores
 from fgrlhf.reward_utils import (
     MULTILINGUAL,
     Level,
@@ -219,6 +223,71 @@ class FunctionReward:
                 f" {shorten(repr(value), 60)} for {shorten(repr(read[0]), 60)}: it must return a"
                 " number or None"
             ) from None
+
+
+class EnsembleReward:
+    """A pessimistic value for each segment, from M rewards that judge the same segments.
+
+        r = mean_m r_m - kappa sqrt(mean_m (r_m - mean r)^2)
+
+    Where reward models were trained on little, they disagree, and with kappa > 0 a policy gains
+    nothing by going there (Coste et al. 2023, arXiv 2310.02743: uncertainty-weighted optimisation,
+    with the standard deviation in place of the variance). A segment's label is that of most
+    members; of labels with equally many, that of the lowest value.
+
+    Args:
+      members: rewards that apply to the same responses and divide them into the same segments.
+      kappa: 0: the mean.
+    """
+
+    def __init__(self, members: Sequence[AspectReward], kappa: float = 0.0):
+        self.members = list(members)
+        self.kappa = kappa
+        # whose inputs are counted: all members read the same
+        self.scorer = getattr(self.members[0], "scorer", None)
+
+    def segment_scores(
+        self, prompts: Sequence[Prompt], texts: Sequence[str]
+    ) -> list[list[SegmentScore]]:
+        by_member = [member.segment_scores(prompts, texts) for member in self.members]
+        results = []
+        for of_text in zip(*by_member, strict=True):
+            results.append([self._joined(scores) for scores in _same_segments(of_text)])
+        return results
+
+    def measures(self, scores: Sequence[SegmentScore]) -> dict[str, float]:
+        """The members' measures, and `disagreement`: the mean standard deviation of a segment."""
+        first = self.members[0]
+        measures = first.measures(scores) if isinstance(first, MeasuredReward) else {}
+        deviations = [score.std for score in scores if score.std is not None]
+        if not deviations:
+            return measures
+        return measures | {"disagreement": sum(deviations) / len(deviations)}
+
+    def _joined(self, scores: Sequence[SegmentScore]) -> SegmentScore:
+        """One segment's score, from those of the members."""
+        values = [score.value for score in scores]
+        mean = sum(values) / len(values)
+        std = math.sqrt(sum((value - mean) ** 2 for value in values) / len(values))
+        votes = Counter(score.label for score in scores)
+        label = min(scores, key=lambda score: (-votes[score.label], score.value)).label
+        return replace(scores[0], value=mean - self.kappa * std, label=label, std=std)
+
+
+def _same_segments(of_members: Sequence[Scores]) -> list[tuple[SegmentScore, ...]]:
+    """The members' scores of each segment of a response.
+
+    Raises:
+      UserError: the members divide it differently.
+    """
+    spans = [[(score.start, score.end) for score in scores or []] for scores in of_members]
+    if any(other != spans[0] for other in spans):
+        counts = ", ".join(str(len(other)) for other in spans)
+        raise UserError(
+            "the members of an ensemble divide a response into different segments (their numbers:"
+            f" {counts}): give reward models that were trained with the same level and segmenter"
+        )
+    return list(zip(*(scores or [] for scores in of_members), strict=True))
 
 
 def _scored_together(

@@ -70,6 +70,14 @@ def rollout_metrics(
         # NaN (null in the log) if the reward applies to no response
         applies_B = torch.tensor(rewards.applies(name), device=rewards_BT.device)
         metrics[f"reward/{name}"] = float(rewards_BT[applies_B].sum(1).mean())
+        deviations = [
+            score.std
+            for scores in rewards.segments[name]
+            for score in scores or ()
+            if score.std is not None
+        ]
+        if deviations:
+            metrics[f"disagreement/{name}"] = sum(deviations) / len(deviations)
     if advantages.returns_BT is not None and rollout.values_BT is not None:
         metrics["value/explained_variance"] = explained_variance(
             rollout.values_BT, advantages.returns_BT, mask_BT

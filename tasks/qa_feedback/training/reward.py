@@ -81,9 +81,9 @@ class _SegmentKind(SegmentModel):
             refuse([("positive_reward", text)])
         return self
 
-    def build(self, context: RewardContext) -> _OneLevelReward:
+    def build_member(self, ckpt: str, context: RewardContext) -> _OneLevelReward:
         return self.reward(
-            self.scorer(context), self.positive_reward, self.negative_reward, self.value
+            self.scorer(ckpt, context), self.positive_reward, self.negative_reward, self.value
         )
 
 
