@@ -49,7 +49,7 @@ class NLPO(PPO):
 
         The KL of a rollout is logprobs_BT - ref_logprobs_BT. Under the mask, every token would add
         -log of the probability of the allowed set, however close the policy is to the reference.
-        (In the other algorithms, truncation adds nothing to the KL either; see deviation D5.) So the
+        (In other algorithms, truncation adds nothing to the KL either: deviation D5.) So the
         reference's log-probabilities are shifted by the same amount:
 
             log pi^A - ref' = log pi - ref    for    ref' = log pi^A - (log pi - ref)
