@@ -9,8 +9,8 @@ from collections.abc import Collection
 from fgrlhf.base.records import LeftOutError
 from fgrlhf.data.rows import Row
 
-ACCEPT = "accept"
-ANSWERS = (ACCEPT, "reject", "ignore")
+ACCEPT, REJECT = "accept", "reject"
+ANSWERS = (ACCEPT, REJECT, "ignore")
 TASK_NUMBERS = ("_task_hash", "_input_hash")
 
 

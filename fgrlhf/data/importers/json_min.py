@@ -16,7 +16,15 @@ from fgrlhf.data.label_studio_project import CHOICES, LABELS, TEXTAREA, Control
 KEYS = ("annotator", "annotation_id", "lead_time")  # of such a row
 OWN_KEYS = (*KEYS, "id", "created_at", "updated_at", "agreement")
 OFFSETS = ("start", "end", "startOffset", "endOffset")  # keys of a mark
-VALUES = ("labels", "hypertextlabels", "paragraphlabels", "choices", "number", "rating")
+VALUES = (
+    "labels",
+    "hypertextlabels",
+    "paragraphlabels",
+    "choices",
+    "taxonomy",
+    "number",
+    "rating",
+)
 AS_TEXTS = (CHOICES, TEXTAREA)  # controls of which a single answer is a text
 SELECTED, PAIRWISE = "selected", "pairwise"  # the value of a choice between two texts, its type
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fgrlhf.base.records import RowError, check_list, check_object, check_place, check_text
-from fgrlhf.data.accepted import ACCEPT, ANSWERS
+from fgrlhf.data.accepted import ACCEPT, ANSWERS, REJECT
 from fgrlhf.data.importers.files import (
     any_number,
     optional_text,
@@ -59,7 +59,8 @@ def prodigy(path: str | Path, report: Report) -> list[JudgedResponse]:
 
     Only rows with the answer `accept` are judgements. A rejected row says that what it shows is
     wrong, and nothing about the rest of its text; an ignored one says nothing. They are left out
-    and counted, and a text without an accepted row is in no row.
+    and counted, and a text without an accepted row is in no row. But where a row asks about one
+    `label` of the text, rejecting it is the answer `not LABEL`.
 
     An accepted row of an interface for spans without one is the judgement `no error` (of the aspect
     `span`), unless the annotator marked a span in another row of the text. The chosen options
@@ -102,14 +103,19 @@ def _add(
     response = check_text("text", row.get("text"), may_be_blank=True)
     if not report.has_response(number, "text", response):
         return
-    if answer != ACCEPT:
+    label = optional_text("label", row.get("label"))
+    is_without = answer == REJECT and label is not None and not row.get("spans")
+    if answer != ACCEPT and not is_without:
         report.losses[f"rows with the answer `{answer}`"] += 1
         return
     annotator = optional_text("_annotator_id", row.get("_annotator_id") or row.get("_session_id"))
     name_of_prompt = prompt_key("", row, "text")
     prompt_text = optional_text(name_of_prompt, row.get(name_of_prompt)) or ""
     source = optional_text(SOURCE, row.get(SOURCE))
-    judgements = list(_answers(number, row, response, report))
+    if is_without:
+        judgements = [Judgement("label", f"not {label}")]
+    else:
+        judgements = list(_answers(number, row, response, report))
     meta = {}
     for key, value in row.items():
         used = (*TASK_KEYS, "id", "prompt", name_of_prompt, SOURCE, "user_input")
@@ -137,6 +143,8 @@ def _answers(
     label = optional_text("label", row.get("label"))
     if label is not None:
         yield Judgement("label", label)
+    if row.get("options") and row.get("accept") == []:
+        report.losses["accepted rows in which no option was chosen"] += 1
     for i, option in enumerate(check_list("accept", row.get("accept") or [])):
         name = option if isinstance(option, str) else str(whole_number(f"accept[{i}]", option))
         yield Judgement("accept", check_text(f"accept[{i}]", name))

@@ -42,7 +42,8 @@ COMMENT = "comment"  # the label of a free text about a whole response
 
 # types of results with labels of marks; the labels have the type as their key
 MARKS = ("labels", "hypertextlabels", "paragraphlabels")
-READABLE = (*MARKS, "choices", "number", "rating", "textarea")  # types of results
+CHOICES = ("choices", "taxonomy")
+READABLE = (*MARKS, *CHOICES, "number", "rating", "textarea")  # types of results
 PARTS = ("severity", "reason", "evidence")  # names of controls that give a part of a judgement
 SUGGESTED = ("prediction", "prediction-changed")  # `origin` of a result that a model suggested
 
@@ -60,7 +61,8 @@ def label_studio(
     """Label Studio's JSON export: tasks with `data`, `annotations` and `predictions`.
 
     Documented in labelstud.io/guide/task_format and labelstud.io/guide/export. Results of the types
-    labels, hypertextlabels, paragraphlabels, choices, number, rating and textarea are read.
+    labels, hypertextlabels, paragraphlabels, choices, taxonomy, number, rating and textarea are
+    read.
 
     The results with the same `id` are a region. One of them, its main result, has the aspect
     (`from_name`), the span and the labels: each label becomes a judgement. The region's other
@@ -367,8 +369,8 @@ def _details(
         value = check_object(f"{key}.value", result.get("value") or {})
         control = str(result.get("from_name"))
         is_part = control in PARTS and result is not main[1]
-        if kind in (*MARKS, "choices"):
-            choices = check_texts(f"{key}.value.{kind}", value.get(kind, []))
+        if kind in (*MARKS, *CHOICES):
+            choices = _choices(f"{key}.value.{kind}", kind, value)
             if is_part:
                 for choice in choices:
                     _set_part(parts, control, choice, report)
@@ -384,6 +386,14 @@ def _details(
             if text:
                 _set_part(parts, control if is_part else "reason", text, report)
     return labels, parts
+
+
+def _choices(key: str, kind: str, value: Mapping[str, Any]) -> list[str]:
+    """Labels or choices. Those of a taxonomy are paths: `Fluency/Grammar`."""
+    values = value.get(kind, [])
+    if kind == "taxonomy":
+        values = ["/".join(check_texts(key, path)) for path in check_list(key, values)]
+    return check_texts(key, values)
 
 
 def _set_part(parts: dict[str, Any], name: str, value: Any, report: Report) -> None:
