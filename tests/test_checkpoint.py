@@ -1,21 +1,26 @@
 import json
+import os
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import tiny
 import torch
 from rl_helpers import CountWord, config, metrics, trainer
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from slow import with_slow
 
 from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_json
 from fgrlhf.configs.sections import LoRAConfig
 from fgrlhf.configs.strict import load_config, validate
 from fgrlhf.load import load_task
+from fgrlhf.models import tiny as tiny_models
 from fgrlhf.reward import CombinedReward
 from fgrlhf.runs import checkpoint
 from fgrlhf.runs.dpo_config import DPOConfig
+from fgrlhf.samplers.shared_weights import publish_weights
 from fgrlhf.task_config import rl_config
 
 CASES = {
@@ -556,3 +561,27 @@ def test_secrets_are_not_in_a_checkpoint_and_it_is_read_all_the_same(tmp_path, m
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert not [path for path in files if b"hf_abcdefgh" in path.read_bytes()]
     assert checkpoint.load_latest(make(tmp_path, **changes))
+
+
+@pytest.mark.skipif(os.name != "posix", reason="access rights of POSIX")
+@pytest.mark.parametrize("umask, expected", [(0o022, 0o644), (0o007, 0o660)])
+def test_weights_can_be_read_by_those_who_can_read_the_folder(umask, expected, tmp_path):
+    tensors = {"a": torch.zeros(2)}
+
+    def modes(folder):
+        return {oct(path.stat().st_mode & 0o777) for path in folder.rglob("*") if path.is_file()}
+
+    before = os.umask(umask)
+    try:
+        with checkpoint.new_folder(tmp_path / "policy") as folder:
+            save_file(tensors, folder / "model.safetensors")
+        (tmp_path / "rm").mkdir()
+        with checkpoint.model_to_install(tmp_path / "rm") as folder:
+            save_file(tensors, folder / "model.safetensors")
+            write_json(folder / "config.json", {})
+        publish_weights(tmp_path / "server", tiny.policy("gpt2").save)
+        tiny_models.save_model(tmp_path / "tiny", tiny.policy("gpt2").model, tiny.tokenizer("bpe"))
+    finally:
+        os.umask(before)
+    for name in ("policy", "rm", "server", "tiny"):
+        assert modes(tmp_path / name) == {oct(expected)}, name

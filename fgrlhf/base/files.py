@@ -49,6 +49,20 @@ def sync(path: str | Path) -> None:
         os.close(descriptor)
 
 
+def give_weights_usual_access(folder: str | Path, access_of: str | Path | None = None) -> None:
+    """Let those read a folder's weights who can read the folder.
+
+    safetensors 0.8 lets only the owner read a file that it writes, whatever the umask is (its issue
+    782). A server that runs as another user, or a colleague, could then not load the model.
+
+    Args:
+      access_of: the folder whose access counts; None: `folder`.
+    """
+    mode = Path(access_of or folder).stat().st_mode & 0o666
+    for path in Path(folder).glob("*.safetensors"):
+        path.chmod(mode)
+
+
 def sha256(path: str | Path) -> str:
     """SHA-256 of a file, in hexadecimal digits."""
     with open(path, "rb") as file:

@@ -44,6 +44,7 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
+from fgrlhf.base.files import give_weights_usual_access
 from fgrlhf.base.seeds import derive_seed
 from fgrlhf.utils import seeded
 
@@ -58,6 +59,7 @@ def save_model(
 ) -> None:
     """Write model and tokenizer as a folder of transformers."""
     model.save_pretrained(folder)
+    give_weights_usual_access(folder)
     tokenizer.save_pretrained(folder)
 
 

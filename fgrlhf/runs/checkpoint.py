@@ -35,7 +35,13 @@ from safetensors.torch import load_file, save_file
 from torch.distributed.tensor import DTensor
 
 from fgrlhf.base.errors import UserError, first_problems, shorten
-from fgrlhf.base.files import read_json, sha256, sync, write_json
+from fgrlhf.base.files import (
+    give_weights_usual_access,
+    read_json,
+    sha256,
+    sync,
+    write_json,
+)
 from fgrlhf.base.records import Record, complaints
 from fgrlhf.base.secrets import mask_tree
 from fgrlhf.configs.strict import Place, places_without_effect
@@ -68,6 +74,7 @@ def new_folder(path: str | Path) -> Iterator[Path]:
     temporary.mkdir()
     try:
         yield temporary
+        give_weights_usual_access(temporary)
         # flush to disk before the rename, so that a power cut leaves no incomplete folder
         for file in (*temporary.rglob("*"), temporary):
             if not file.is_symlink():
@@ -116,6 +123,7 @@ def model_to_install(folder: Path) -> Iterator[Path]:
         remove(left_over)
     with tempfile.TemporaryDirectory(dir=folder, prefix=TEMPORARY) as temporary:
         yield Path(temporary)
+        give_weights_usual_access(temporary, access_of=folder)
         for path in Path(temporary).rglob("*"):
             sync(path)
         for path in sorted(Path(temporary).iterdir()):

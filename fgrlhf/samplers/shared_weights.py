@@ -5,7 +5,7 @@ import os
 import shutil
 from pathlib import Path
 
-from fgrlhf.base.files import sha256, sync, write_json
+from fgrlhf.base.files import give_weights_usual_access, sha256, sync, write_json
 from fgrlhf.samplers.sampler import SavePolicy
 
 VERSION_FILE = "fgrlhf_version.json"
@@ -31,6 +31,7 @@ def publish_weights(folder: str | Path, save: SavePolicy) -> str:
     new.mkdir()
     try:
         save(new)
+        give_weights_usual_access(new)
         files = sorted(new.iterdir(), key=lambda file: (_has_weights(file), file.name))
         version = weights_version(new)
         for file in files:

@@ -27,7 +27,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss, roc_auc_score
 
 from fgrlhf.base.errors import UserError, shorten
-from fgrlhf.base.files import write_json
+from fgrlhf.base.files import give_weights_usual_access, write_json
 from fgrlhf.base.records import Record, read_record
 from fgrlhf.configs.strict import Count, Positive
 from fgrlhf.text_types import Prompt
@@ -99,6 +99,7 @@ class LinearScorer:
         (folder / SPEC_FILE).unlink(missing_ok=True)
         tensors = {"idf": self.idf_F, "weights": self.weights_F, "bias": np.array([self.bias])}
         save_file(tensors, folder / WEIGHTS_FILE)
+        give_weights_usual_access(folder)
         write_json(folder / SPEC_FILE, self.spec.model_dump())
 
     @classmethod
