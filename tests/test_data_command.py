@@ -161,6 +161,8 @@ def test_an_export_in_two_parts_shares_no_prompt(tmp_path, capsys, parts, unit):
         exported(rows[:3])
     with pytest.raises(UserError, match="is for to=spans and trl_preference"):
         exported(rows, "to=doccano")
+    with pytest.raises(UserError, match="1 mistake:\n  annotators: must be at least 1 vote"):
+        exported(rows, "annotators=0")
 
 
 def test_convert_counts_what_it_loses(tmp_path, capsys):

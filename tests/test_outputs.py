@@ -92,6 +92,13 @@ def test_a_labelling_configuration_and_judged_translations_are_not_replaced(tmp_
     assert (tmp_path / "study.json").read_bytes() == CONTENT
 
 
+@pytest.mark.parametrize("dev", ["new.jsonl", "./new.jsonl"])
+def test_two_outputs_are_two_files(dev, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"new\.jsonl cannot be both outputs"):
+        export_file("rows.jsonl", "new.jsonl", ExportSettings(to="spans", dev=dev))
+
+
 def test_another_database_is_not_replaced(tmp_path):
     database = tmp_path / "older.sqlite"
     database.write_bytes(SQLITE_HEADER + b"all that was submitted")

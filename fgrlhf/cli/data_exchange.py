@@ -21,7 +21,13 @@ from fgrlhf.data.importers.registry import IMPORTERS, NO_IMPORT, check_keys, imp
 from fgrlhf.data.importers.report import Report
 from fgrlhf.data.judgements import JUDGEMENTS, FeedbackRows, JudgedResponse, Losses
 from fgrlhf.data.parts import split_units
-from fgrlhf.data.read import check_input_and_output, check_not_input, read_rows, write_rows
+from fgrlhf.data.read import (
+    check_input_and_output,
+    check_not_input,
+    check_two_outputs,
+    read_rows,
+    write_rows,
+)
 from fgrlhf.data.votes import MAJORITY, combined
 from fgrlhf.load import load_task
 
@@ -75,11 +81,11 @@ class ExportSettings(StrictModel):
         + ", ".join(EXPORTERS)
         + "; or a task whose feedback rows are written"
     )
-    annotators: Count | str = Field(
+    annotators: int | str = Field(
         default=MAJORITY,
         description="with to=spans or a task, if several annotators judged a response: majority"
         " (what more than half of them marked), any (every mark), the least number of votes, or the"
-        " name of one annotator",
+        " name of one annotator (if it is a number, in quotes twice: '\"7\"')",
     )
     limit: Count | None = Field(default=None, description="only the first rows; null: all")
     names: bool | None = Field(
@@ -120,6 +126,8 @@ class ExportSettings(StrictModel):
         others = [name for name in EXPORTERS if name != SPANS.name]
         if "annotators" in self.model_fields_set and self.to in others:
             refuse([("annotators", "is for to=spans and tasks: leave it out")])
+        if isinstance(self.annotators, int) and self.annotators < 1:
+            refuse([("annotators", f"must be at least 1 vote, it is {self.annotators}")])
         return self
 
 
@@ -177,7 +185,7 @@ def export_file(source: str, out: str, settings: ExportSettings) -> None:
             if settings.project is not None:
                 check_not_input(settings.project, file)
     if settings.dev is not None:
-        check_not_input(out, settings.dev)
+        check_two_outputs(out, settings.dev)
     counts: Counter[str] = Counter()
     is_format = settings.to in EXPORTERS  # otherwise it is a task
     if is_format:

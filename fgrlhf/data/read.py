@@ -114,6 +114,12 @@ def check_not_input(source: str, out: str) -> None:
         )
 
 
+def check_two_outputs(out: str, other: str) -> None:
+    """Raise `UserError` if two outputs of a command are one file, which need not exist yet."""
+    if os.path.realpath(out) == os.path.realpath(other) or _is_same_file(out, other):
+        raise UserError(f"{shorten(other)} cannot be both outputs: name another file for one")
+
+
 def _is_same_file(name: str, other: str) -> bool:
     try:
         return os.path.samefile(name, other)
