@@ -393,7 +393,7 @@ def _choices(key: str, kind: str, value: Mapping[str, Any]) -> list[str]:
     values = value.get(kind, [])
     if kind == "taxonomy":
         values = ["/".join(check_texts(key, path)) for path in check_list(key, values)]
-    return check_texts(key, values)
+    return list(check_texts(key, values))
 
 
 def _set_part(parts: dict[str, Any], name: str, value: Any, report: Report) -> None:
