@@ -217,7 +217,7 @@ def policy_forward(model: nn.Module, batch: Batch) -> Forward:
 def value_forward(state: State, batch: Batch) -> Tensor:
     """Return values_BT, with 0 on padding."""
     hidden_BTD = _outputs(state.value, batch).decoder_hidden_states[-1]
-    return state.head(hidden_BTD) * batch.response_mask_BT
+    return state.head(hidden_BTD)[..., 0] * batch.response_mask_BT
 
 
 @torch.no_grad()
@@ -325,8 +325,8 @@ def update(state: State, scored: Scored, rewards_BT: Tensor) -> dict[str, float]
         whiten(penalized_BT, mask_BT, shift_mean=False),
         scored.values_BT,
         mask_BT,
-        ppo.gamma,
-        ppo.lam,
+        ppo.gamma_of(None),
+        ppo.lam_of(None),
     )
     advantages_BT = whiten(advantages_BT, mask_BT)
     totals = {"loss/policy": 0.0, "loss/value": 0.0, "entropy": 0.0}

@@ -170,6 +170,7 @@ def load_value(
     top_layers: int | None = None,
     same_ckpt: bool = False,
     empty: bool = False,
+    aspects: Sequence[str] | None = None,
 ) -> Value:
     """Load the critic that a config describes.
 
@@ -183,19 +184,20 @@ def load_value(
       same_ckpt: whether the policy was loaded from `ckpt` too. If it trains as many top layers, the
         trunk shares its frozen ones.
       empty: do not read the trunk's weights, as in `load_policy`.
+      aspects: names of the critic's outputs; None: one, of the summed rewards.
 
     Raises:
       UserError: the trunk cannot be loaded, or cannot read the policy's token ids.
     """
     if share:
-        return Value(policy.hidden_size)
+        return Value(policy.hidden_size, aspects=aspects)
     if ckpt is None:
         raise ValueError("a critic needs a checkpoint, or the policy's trunk")
     has_same_frozen = (
         policy.frozen_layers is not None and policy.frozen_layers.n_trained == top_layers
     )
     if same_ckpt and has_same_frozen and not has_adapters(policy):
-        return Value(policy.hidden_size, policy.copy_sharing_frozen(), freeze)
+        return Value(policy.hidden_size, policy.copy_sharing_frozen(), freeze, aspects)
     # no chat template: the trunk reads the policy's token ids
     trunk = load_policy(
         ckpt,
@@ -216,7 +218,7 @@ def load_value(
             f" {policy.num_embeddings} embeddings): their vocabularies differ. Use a trunk of the"
             " policy's family, or set model.value_model.policy_value_sharing=true"
         )
-    return Value(trunk.hidden_size, trunk, freeze)
+    return Value(trunk.hidden_size, trunk, freeze, aspects)
 
 
 def _load_model_and_tokenizer(

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from fgrlhf.algorithms.advantages import kl_penalized
+from fgrlhf.algorithms.config import KL_ASPECT
 from fgrlhf.alignment import place_on_tokens
 from fgrlhf.base.background import Background
 from fgrlhf.base.errors import UserError, shorten
@@ -336,6 +337,30 @@ def normalized(rewards: TokenReward) -> TokenReward:
         has_spread = std > ROUNDING * largest
         scaled[name] = rewards_BT * (weight / std) if has_spread else rewards_BT
     return replace(rewards, by_aspect=scaled)
+
+
+def with_kl(
+    rewards: TokenReward, rollout: Rollout, kl_coef: float, logged_coef: float
+) -> TokenReward:
+    """The rewards and, as one more aspect, the KL penalty -beta (log pi(a_t) - log pi_ref(a_t)).
+
+    Args:
+      kl_coef: beta of this step.
+      logged_coef: beta that stays, in place of a weight of the logs.
+    """
+    nothing_BT = torch.zeros_like(rollout.logprobs_BT)
+    logprobs = (rollout.logprobs_BT, rollout.ref_logprobs_BT, rollout.response_mask_BT)
+
+    def added(to: TokenReward, coef: float) -> TokenReward:
+        penalty_BT = kl_penalized(nothing_BT, *logprobs, coef)
+        return replace(
+            to,
+            by_aspect={**to.by_aspect, KL_ASPECT: penalty_BT},
+            weights={**to.weights, KL_ASPECT: coef},
+        )
+
+    logged = added(rewards.logged or rewards, logged_coef)
+    return replace(added(rewards, kl_coef), logged=logged)
 
 
 def _check_finite(name: str, segments: Sequence[Scores], texts: Sequence[str]) -> None:

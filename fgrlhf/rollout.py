@@ -83,20 +83,19 @@ def score(
 
     logprobs_BT = response.logprobs_BT
     behaviour_logprobs_BT = None if response.of_policy else response.logprobs_BT
-    values_BT = None
+    values_BT = values_BTA = None
     if _must_recompute(actor_critic, response):
         truncation = None
         if not response.of_policy and sampling is not None and sampling.is_truncated:
             truncation = sampling
         output = _policy_and_critic(actor_critic, given, num_samples, temperature, truncation)
-        logprobs_BT, values_BT = output.logprobs_BT, output.values_BT
+        logprobs_BT = output.logprobs_BT
+        values_BT, values_BTA = output.values_BT, output.values_BTA
         if output.log_kept_mass_BT is not None:
             behaviour_logprobs_BT = response.logprobs_BT + output.log_kept_mass_BT
     elif critic is not None:
-        values = []
-        for part in parts(batch, num_samples):
-            values.append(critic(*part, policy_hidden_BTD=None))
-        values_BT = torch.cat(values)
+        values = [critic(*part, policy_hidden_BTD=None) for part in parts(batch, num_samples)]
+        values_BT, values_BTA = map(_joined, zip(*values))
     ref_logprobs_BT = logprobs_of(reference, given, num_samples, temperature)
 
     check_logprobs(logprobs_BT, "the policy's log-probabilities")
@@ -120,7 +119,14 @@ def score(
         finished=finished_responses(response, policy.eos_ids),
         behaviour_logprobs_BT=behaviour_logprobs_BT,
         support_BTW=response.support_BTW,
+        values_BTA=values_BTA,
     )
+
+
+def _joined(parts: Sequence[Tensor | None]) -> Tensor | None:
+    """The rows of all parts; None if the parts have none."""
+    present = [part for part in parts if part is not None]
+    return torch.cat(present) if present else None
 
 
 def _must_recompute(actor_critic: ActorCritic, response: Response) -> bool:
@@ -146,16 +152,15 @@ def _policy_and_critic(
     truncation: Sampling | None,
 ) -> PolicyOutput:
     """The output of `ActorCritic` without the entropy."""
-    logprobs, values, log_kept_mass = [], [], []
-    for part in parts(batch, num_samples):
-        output = actor_critic(*part, temperature=temperature, truncation=truncation)
-        logprobs.append(output.logprobs_BT)
-        values.append(output.values_BT)
-        log_kept_mass.append(output.log_kept_mass_BT)
+    outputs: list[PolicyOutput] = [
+        actor_critic(*part, temperature=temperature, truncation=truncation)
+        for part in parts(batch, num_samples)
+    ]
     return PolicyOutput(
-        torch.cat(logprobs),
-        values_BT=None if actor_critic.value is None else torch.cat(values),
-        log_kept_mass_BT=None if truncation is None else torch.cat(log_kept_mass),
+        torch.cat([output.logprobs_BT for output in outputs]),
+        values_BT=_joined([output.values_BT for output in outputs]),
+        log_kept_mass_BT=_joined([output.log_kept_mass_BT for output in outputs]),
+        values_BTA=_joined([output.values_BTA for output in outputs]),
     )
 
 

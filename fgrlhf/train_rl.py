@@ -72,6 +72,7 @@ def build_trainer(task: Task, config: RLConfig) -> OnPolicyTrainer:
                 top_layers=critic.train_top_layers,
                 same_ckpt=critic.ckpt == config.model.ckpt,
                 empty=empty,
+                aspects=config.critic_aspects,
             )
     # The policy before training: it shares with the policy what is not trained. Its weights are
     # fp32 under autocast, like the policy's, so the KL is 0 at the first step.

@@ -12,6 +12,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from fgrlhf.algorithms.config import KL_ASPECT
 from fgrlhf.algorithms.kl import KLController, kl_k3
 from fgrlhf.algorithms.metrics import add_token_means, mean_of
 from fgrlhf.algorithms.protocol import Algorithm, check_returned
@@ -23,7 +24,7 @@ from fgrlhf.models.base import Policy
 from fgrlhf.models.sharding import unsharded, whole
 from fgrlhf.policy import cut_prompts
 from fgrlhf.policy_trainer import DevEvaluation, PolicyTrainer
-from fgrlhf.reward import BasicReward, normalized
+from fgrlhf.reward import BasicReward, normalized, with_kl
 from fgrlhf.rewards.build import RewardWeights
 from fgrlhf.rollout import response_seeds, score
 from fgrlhf.runs import checkpoint
@@ -164,7 +165,8 @@ class OnPolicyTrainer(PolicyTrainer):
                 with clock.time("wait_for_sampler"):
                     self.wait_for_sampler()
 
-            metrics = rollout_metrics(rollout, rewards, penalized_BT, advantages)
+            aspects = self.config.critic_aspects or ()
+            metrics = rollout_metrics(rollout, rewards, penalized_BT, advantages, aspects)
             metrics |= update_metrics
             metrics |= gap_metrics
             metrics["kl_coef"] = self.kl.coef
@@ -298,11 +300,13 @@ class OnPolicyTrainer(PolicyTrainer):
     ) -> tuple[Tensor, Advantages]:
         """The KL-penalised rewards penalized_BT, and the advantages computed from them."""
         settings = self.config.algorithm
-        rewards = self.reward_weights.applied(rewards, self.step)
         if settings.normalize_aspects == "batch":
             rewards = normalized(rewards)
+        rewards = self.reward_weights.applied(rewards, self.step)
         kl_coef = self.kl.coef if settings.kl_in == "reward" else 0.0
         penalized_BT = self.reward.penalized(rewards, rollout, kl_coef)
+        if KL_ASPECT in (self.config.critic_aspects or ()):
+            rewards = with_kl(rewards, rollout, kl_coef, settings.kl_coef)
         advantages = self.algorithm.advantages(rollout, penalized_BT, rewards)
         check_returned(self.algorithm, "advantages", advantages, rollout.response_mask_BT)
         return penalized_BT, advantages

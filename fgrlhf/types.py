@@ -7,6 +7,7 @@ Tensor names end in their axes:
     R  rows of a forward pass     L  tokens of a row         V  vocabulary
     D  width of a hidden state    H  attention heads         F  features
     N  real tokens, pairs or other entries of a batch        C  candidates, counts or labels
+    A  aspects: the outputs of a critic
 
 1 is an axis of one entry. A module that uses another letter, or one of these in another sense,
 defines it in a docstring.
@@ -73,6 +74,8 @@ class Rollout:
     behaviour_logprobs_BT: Tensor | None = None
     # the tokens over which all log-probabilities are normalised: see `Response`; None: all
     support_BTW: Tensor | None = None
+    # of a critic with an output per aspect, of which `values_BT` is the sum; None: another critic
+    values_BTA: Tensor | None = None
 
     def __post_init__(self):
         B, P = self.prompt_ids_BP.shape
@@ -82,6 +85,8 @@ class Rollout:
             check_shape(f"Rollout.{name}", getattr(self, name), (B, T))
         if self.values_BT is not None:
             check_shape("Rollout.values_BT", self.values_BT, (B, T))
+        if self.values_BTA is not None:
+            check_shape("Rollout.values_BTA", self.values_BTA, (B, T, None))
         if self.behaviour_logprobs_BT is not None:
             check_shape("Rollout.behaviour_logprobs_BT", self.behaviour_logprobs_BT, (B, T))
         if self.support_BTW is not None:
@@ -108,7 +113,7 @@ class Rollout:
                 value = value[index_B]
                 if item.name.endswith("_BP"):
                     value = value[:, -P:] if self.left_padded else value[:, :P]
-                elif item.name.endswith(("_BT", "_BTW")):
+                elif item.name.endswith(("_BT", "_BTW", "_BTA")):
                     value = value[:, :T]
             elif isinstance(value, tuple):
                 value = tuple(value[i] for i in index)
@@ -134,6 +139,8 @@ class TokenReward:
     segments: Mapping[str, Sequence[Sequence[SegmentScore] | None]]
     mask_BT: Tensor
     weights: Mapping[str, float] = field(default_factory=dict)  # of the aspects; 1 if missing
+    # the same rewards with the weights of logs, where those of the step differ; None: these
+    logged: "TokenReward | None" = None
 
     def __post_init__(self):
         for name, rewards_BT in self.by_aspect.items():
@@ -159,17 +166,22 @@ class Advantages:
 
     advantages_BT: Tensor
     returns_BT: Tensor | None = None  # None: no critic
+    # of a critic with an output per aspect, of which `returns_BT` is the sum
+    returns_BTA: Tensor | None = None
 
     def __post_init__(self):
         check_shape("Advantages.advantages_BT", self.advantages_BT, (None, None))
         if self.returns_BT is not None:
             shape = tuple(self.advantages_BT.shape)
             check_shape("Advantages.returns_BT", self.returns_BT, shape)
+        if self.returns_BTA is not None:
+            check_shape("Advantages.returns_BTA", self.returns_BTA, (*shape, None))
 
     def rows(self, index_B: Tensor, T: int) -> "Advantages":
         """The rows at `index_B`, cut to T tokens."""
         returns_BT = None if self.returns_BT is None else self.returns_BT[index_B, :T]
-        return Advantages(self.advantages_BT[index_B, :T], returns_BT)
+        returns_BTA = None if self.returns_BTA is None else self.returns_BTA[index_B, :T]
+        return Advantages(self.advantages_BT[index_B, :T], returns_BT, returns_BTA)
 
 
 @dataclass(frozen=True)
@@ -196,3 +208,4 @@ class PolicyOutput:
     entropy_BT: Tensor | None = None  # without a gradient unless `entropy_gradient` was set
     # log of the probability mass that top_k and top_p keep (`log_kept_mass`); None: not requested
     log_kept_mass_BT: Tensor | None = None
+    values_BTA: Tensor | None = None  # as in `Rollout`

@@ -1,5 +1,6 @@
 """The critic: V(s_t), an MLP on the hidden state from which response token t is predicted."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -13,22 +14,23 @@ from fgrlhf.types import PolicyOutput
 class ValueHead(nn.Module):
     """V = W_2 gelu(W_1 h + b_1) + b_2.
 
-    W_2 and b_2 start at zero, so an untrained critic predicts 0 and adds no noise.
+    W_2 and b_2 start at zero, so an untrained critic predicts 0 and adds no noise. With several
+    outputs, W_2 has a row for each of them.
     """
 
-    def __init__(self, hidden_size: int):
+    def __init__(self, hidden_size: int, outputs: int = 1):
         super().__init__()
         inner = nn.Linear(hidden_size, hidden_size)
-        outer = nn.Linear(hidden_size, 1)
+        outer = nn.Linear(hidden_size, outputs)
         nn.init.zeros_(outer.weight)
         nn.init.zeros_(outer.bias)
         self.layers = nn.Sequential(inner, nn.GELU(), outer)
 
     def forward(self, hidden_BTD: Tensor) -> Tensor:
-        """hidden_BTD -> values_BT, in the precision of the weights, also under autocast."""
+        """hidden_BTD -> values_BTA, in the precision of the weights, also under autocast."""
         dtype = next(self.parameters()).dtype
         with torch.autocast(hidden_BTD.device.type, enabled=False):
-            return self.layers(hidden_BTD.to(dtype))[..., 0].float()
+            return self.layers(hidden_BTD.to(dtype)).float()
 
 
 class Value(nn.Module):
@@ -45,13 +47,21 @@ class Value(nn.Module):
       hidden_size: width of the hidden states that the head reads.
       trunk: the critic's own language model; None: share the policy's.
       freezes_trunk: train only the head.
+      aspects: names of the rewards of which each has an output; None: one output, their sum.
     """
 
-    def __init__(self, hidden_size: int, trunk: Policy | None = None, freezes_trunk: bool = False):
+    def __init__(
+        self,
+        hidden_size: int,
+        trunk: Policy | None = None,
+        freezes_trunk: bool = False,
+        aspects: Sequence[str] | None = None,
+    ):
         super().__init__()
         self.trunk = trunk
         self.freezes_trunk = freezes_trunk
-        self.head = ValueHead(hidden_size)
+        self.aspects = None if aspects is None else tuple(aspects)
+        self.head = ValueHead(hidden_size, 1 if self.aspects is None else len(self.aspects))
         if trunk is not None:
             if freezes_trunk:
                 trunk.requires_grad_(False)
@@ -70,8 +80,11 @@ class Value(nn.Module):
         response_ids_BT: Tensor,
         response_mask_BT: Tensor,
         policy_hidden_BTD: Tensor | None,
-    ) -> Tensor:
-        """values_BT, 0 on padding. `policy_hidden_BTD` is read only with a shared trunk."""
+    ) -> tuple[Tensor, Tensor | None]:
+        """values_BT and, if every aspect has an output, values_BTA, of which it is the sum.
+
+        They are 0 on padding. `policy_hidden_BTD` is read only with a shared trunk.
+        """
         if self.trunk is None:
             assert policy_hidden_BTD is not None, "a critic on the policy's trunk needs its states"
             hidden_BTD = policy_hidden_BTD
@@ -80,7 +93,10 @@ class Value(nn.Module):
                 hidden_BTD = self.trunk.hidden(
                     prompt_ids_BP, prompt_mask_BP, response_ids_BT, response_mask_BT
                 )
-        return self.head(hidden_BTD) * response_mask_BT.float()
+        values_BTA = self.head(hidden_BTD) * response_mask_BT.float()[..., None]
+        if self.aspects is None:
+            return values_BTA[..., 0], None
+        return values_BTA.sum(-1), values_BTA
 
 
 T5Value = Value  # the paper's name
@@ -117,7 +133,7 @@ class ActorCritic(nn.Module):
             entropy_gradient=entropy_gradient,
             truncation=truncation,
         )
-        values_BT = None
-        if self.value is not None:
-            values_BT = self.value(*batch, policy_hidden_BTD=hidden_BTD)
-        return replace(output, values_BT=values_BT)
+        if self.value is None:
+            return output
+        values_BT, values_BTA = self.value(*batch, policy_hidden_BTD=hidden_BTD)
+        return replace(output, values_BT=values_BT, values_BTA=values_BTA)

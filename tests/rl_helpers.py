@@ -78,7 +78,9 @@ def trainer(
     reference = tiny.policy(kind) if lora is None else AdapterFree(policy)
     trunk = tiny.policy(kind, seed=1, **noise) if own_value else None
     torch.manual_seed(0)
-    value = Value(policy.hidden_size, trunk) if cfg.needs_values else None
+    value = None
+    if cfg.needs_values:
+        value = Value(policy.hidden_size, trunk, aspects=cfg.critic_aspects)
     reward = reward or CombinedReward({"cat": CountWord()})
     accelerator = accelerator or Accelerator(cpu=True)
     make = PPOTrainer if cfg.algorithm.name == "ppo" else make_trainer

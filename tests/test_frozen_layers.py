@@ -185,7 +185,7 @@ def test_a_critic_of_the_same_checkpoint_shares_the_frozen_layers(tmp_path, lowe
     lower_runs.clear()  # loading a policy checks its logits
     output = ActorCritic(policy, value)(*batch)
     assert len(lower_runs) == 1
-    expected = alone(*batch, policy_hidden_BTD=None)
+    expected, _ = alone(*batch, policy_hidden_BTD=None)
     torch.testing.assert_close(output.values_BT, expected, atol=1e-5, rtol=1e-5)
     own = [p for p in value.trunk.parameters() if p.requires_grad]
     theirs = {p.data_ptr() for p in policy.parameters() if p.requires_grad}

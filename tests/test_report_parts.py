@@ -203,6 +203,18 @@ def test_rewards_of_different_runs_are_in_different_groups(tmp_path):
     assert all("its own unit" in group.note for group in groups)
 
 
+def test_weights_bounds_and_critics_of_each_reward_have_curves(tmp_path):
+    keys = ("reward/total", "value/explained_variance/kl", "weight/a", "constraint/a")
+    lines = [{"step": i, "episodes": 4 * i, **dict.fromkeys(keys, 0.5)} for i in (0, 1)]
+    outputs = outputs_of(tmp_path, lines)
+    (group,) = curves.learning_curves(outputs, sections.Naming(outputs, Display()))
+    assert [chart.title for chart in group.charts] == [
+        "Explained variance of the critic: kl",
+        "Weight of a",
+        "a: the value that its bound is about",
+    ]
+
+
 def test_curves_of_sft_and_reward_models(tmp_path):
     of_sft = [{"step": 1, "loss": 2.0, "lr": 0.1}, {"step": 2, "eval/loss": 1.0}]
     of_sft[1]["eval/rougeLsum"] = 30

@@ -76,7 +76,8 @@ def test_a_shared_trunk_trains_the_policy_too(kind):
     batch = batch_of(policy)
     output = model(*batch)
     _, hidden_BTD = policy(*batch)
-    torch.testing.assert_close(output.values_BT, model.value.head(hidden_BTD) * batch[3])
+    values_BT = model.value.head(hidden_BTD)[..., 0]
+    torch.testing.assert_close(output.values_BT, values_BT * batch[3])
     value_loss(model, batch).backward()
     assert has_gradient(policy) and has_gradient(model.value.head)
 
@@ -133,7 +134,7 @@ def test_all_modes_load_and_run_in_bf16(kind, mode, tmp_path):
     if mode != "shared":
         in_bf16 = load_value(tmp_path / "trunk", policy, dtype="bf16")
         assert in_bf16.trunk.model.dtype == torch.bfloat16
-        assert in_bf16(*batch, policy_hidden_BTD=None).isfinite().all()
+        assert in_bf16(*batch, policy_hidden_BTD=None)[0].isfinite().all()
 
 
 @pytest.mark.parametrize("trunk", [("t5", {"kind": "unigram"}), ("gpt2", {"kind": "word"})])

@@ -1,5 +1,7 @@
 """Advantages and returns: pure functions of tensors."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -77,6 +79,32 @@ def gae(
         advantages_BT[:, t] = next_advantage_B
     returns_BT = (advantages_BT + values_BT) * in_sum_BT
     return advantages_BT, returns_BT
+
+
+def aspect_gae(
+    rewards_BTA: Tensor,
+    values_BTA: Tensor,
+    mask_BT: Tensor,
+    gammas: Sequence[float],
+    lams: Sequence[float],
+    start: str = "own_end",
+) -> tuple[Tensor, Tensor]:
+    """`gae` of each aspect by itself: advantages_BTA and returns_BTA.
+
+    GAE is linear in rewards and values. So if all aspects have the same gamma and lambda, the sums
+    over the aspects are those of `gae` of the summed rewards and the summed values.
+
+    Args:
+      gammas, lams: the discount and the lambda of each aspect.
+    """
+    check_shape("values_BTA", values_BTA, tuple(rewards_BTA.shape))
+    by_aspect = zip(rewards_BTA.unbind(-1), values_BTA.unbind(-1), gammas, lams, strict=True)
+    parts = [
+        gae(rewards_BT, values_BT, mask_BT, gamma, lam, start)
+        for rewards_BT, values_BT, gamma, lam in by_aspect
+    ]
+    advantages, returns = zip(*parts)
+    return torch.stack(advantages, -1), torch.stack(returns, -1)
 
 
 def reward_to_go(rewards_BT: Tensor, mask_BT: Tensor, gamma: float = 1.0) -> Tensor:

@@ -15,12 +15,19 @@ starts (`AlgorithmConfig.unused`). Any other key that the algorithm does not rea
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, PrivateAttr, model_validator
+from pydantic import Discriminator, Field, PrivateAttr, Tag, model_validator
 
+from fgrlhf.configs.schema import NUMBER, SECTION
 from fgrlhf.configs.strict import Coefficient, Count, Positive, StrictModel, refuse
 
+KL_ASPECT = "kl"  # the KL penalty in the reward, as the aspect of a critic
+Share = Annotated[float, Field(ge=0, le=1)]
+NumberOrByName = Annotated[
+    Annotated[Share, Tag(NUMBER)] | Annotated[dict[str, Share], Tag(SECTION)],
+    Discriminator(lambda value: SECTION if isinstance(value, dict) else NUMBER),
+]
 KL_IN = "loss: k3 in the loss instead of log-ratios in the reward"
 
 
@@ -121,7 +128,19 @@ class AlgorithmConfig(StrictModel):
 class ActorCriticConfig(AlgorithmConfig):
     """Settings of the algorithms with a critic: GAE and the critic's loss."""
 
-    lam: float = Field(default=0.95, ge=0, le=1, description="lambda of GAE")
+    critic: Literal["scalar", "per_aspect"] = Field(
+        default="scalar",
+        description=(
+            "scalar: one value, of the summed rewards; per_aspect: a value of each reward, and of"
+            " the KL penalty in the reward"
+        ),
+    )
+    gamma: NumberOrByName = Field(  # pyright: ignore[reportIncompatibleVariableOverride]
+        default=1.0, description="discount per token; with critic=per_aspect also {NAME: number}"
+    )
+    lam: NumberOrByName = Field(
+        default=0.95, description="lambda of GAE; with critic=per_aspect also {NAME: number}"
+    )
     whiten_rewards: bool = Field(
         default=False,
         description=(
@@ -137,6 +156,36 @@ class ActorCriticConfig(AlgorithmConfig):
     cliprange_value: Positive | None = Field(
         default=0.2, description="in units of the (whitened) return; null: not clipped"
     )
+
+    def gamma_of(self, aspect: str | None) -> float:
+        """The discount of an aspect, or of the sum (None). A name that is left out has 1."""
+        return self._number("gamma", aspect)
+
+    def lam_of(self, aspect: str | None) -> float:
+        """The lambda of an aspect, or of the sum (None). A name that is left out has 0.95."""
+        return self._number("lam", aspect)
+
+    def _number(self, key: str, aspect: str | None) -> float:
+        value = getattr(self, key)
+        if not isinstance(value, dict):
+            return value
+        return value.get(aspect, type(self).model_fields[key].default)
+
+    @model_validator(mode="after")
+    def _reads_every_aspect(self):
+        mistakes = []
+        if self.critic == "scalar":
+            reason = "a number for each reward needs critic=per_aspect: give one number, or set it"
+            keys = [key for key in ("gamma", "lam") if isinstance(getattr(self, key), dict)]
+            mistakes = [(key, reason) for key in keys]
+        elif self.whiten_rewards:
+            reason = (
+                "it divides the sum of the rewards, but the critic has a value of each: set it to"
+                " false; normalize_aspects=batch gives every reward the spread 1"
+            )
+            mistakes = [("whiten_rewards", reason)]
+        refuse(mistakes)
+        return self
 
 
 class JointLossConfig(ActorCriticConfig):

@@ -69,6 +69,8 @@ def clipped_value_loss(
 ) -> tuple[Tensor, Tensor]:
     """Half the squared error of the critic, its step away from the old value clipped.
 
+    Everything is element by element, so an axis of aspects may follow T.
+
         L_t = 1/2 max((V_t - R_t)^2, (V_old_t + clip(V_t - V_old_t, -eps, eps) - R_t)^2)
 
     This is the value loss of PPO2 in OpenAI's baselines.

@@ -123,8 +123,8 @@ class TRPO(ActorCriticAlgorithm):
         for micro_B in trainer.micro_batches(rows_B):
             old = rollout.rows(micro_B)
             with trainer.precision():
-                values_BT = critic(*_batch(old), policy_hidden_BTD=None)
-            new = PolicyOutput(old.logprobs_BT, values_BT)
+                values_BT, values_BTA = critic(*_batch(old), policy_hidden_BTD=None)
+            new = PolicyOutput(old.logprobs_BT, values_BT, values_BTA=values_BTA)
             micro_advantages = advantages.rows(micro_B, old.response_ids_BT.shape[1])
             loss_BT, metrics = self.value_loss(new, old, micro_advantages)
             (masked_sum(loss_BT, old.response_mask_BT) / n_tokens).backward()

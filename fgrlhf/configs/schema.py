@@ -171,7 +171,7 @@ def without_tags(
             sections = tagged
             selected = tagged[0]
             continue
-        if not is_key_of_dict and part in FORMS:
+        if part in FORMS:  # no name that a user would choose
             continue
         yaml_location.append(part)
         if is_key_of_dict:

@@ -20,6 +20,12 @@ POLICY_CURVES = {
     "dpo/margin": "Margin of the implied rewards, better − worse",
     "dpo/accuracy": "Accuracy on pairs",
 }
+# keys with the name of a reward after the slash -> titles
+REWARD_CURVES = {
+    "value/explained_variance/": "Explained variance of the critic: {}",
+    "weight/": "Weight of {}",
+    "constraint/": "{}: the value that its bound is about",
+}
 EVERY_STEP = "Faint: every training step; bold: moving average."
 INTERVALS = "Vertical bars: 95% intervals over the dev prompts, where the run logged them."
 OWN_UNITS = (
@@ -63,12 +69,17 @@ def _training_rewards(run: Run, naming: Naming) -> Group:
 
 
 def _policy_curves(runs: Sequence[Run], naming: Naming) -> Group:
-    """The metrics of `POLICY_CURVES` that a run has logged."""
+    """The metrics of `POLICY_CURVES` and `REWARD_CURVES` that a run has logged."""
     logged = _logged(runs)
     charts = []
     for key, title in POLICY_CURVES.items():
         if key in logged:
             charts.append(_chart(title, key, runs, naming))
+    for prefix, title in REWARD_CURVES.items():
+        for key in logged:
+            if key.startswith(prefix):
+                reward = naming.display.name(key.removeprefix(prefix))
+                charts.append(_chart(title.format(reward), key, runs, naming))
     return _group("Policy and critic", EVERY_STEP, runs, charts, naming)
 
 

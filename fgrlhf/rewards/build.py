@@ -68,7 +68,7 @@ class RewardWeights:
         return {name: plan.at(step) for name, plan in self.schedules.items()} | self.multipliers
 
     def applied(self, rewards: TokenReward, step: int) -> TokenReward:
-        """The rewards with the weights of a step in place of the base weights."""
+        """The rewards with the weights of a step in place of the base weights, which are logged."""
         now = {name: weight for name, weight in self.at(step).items() if name in rewards.by_aspect}
         values = {
             name: rewards.by_aspect[name] * (weight / self.base[name])
@@ -78,6 +78,7 @@ class RewardWeights:
             rewards,
             by_aspect={**rewards.by_aspect, **values},
             weights={**rewards.weights, **now},
+            logged=rewards,
         )
 
     def follow(self, rewards: TokenReward, reward: BasicReward) -> dict[str, float]:

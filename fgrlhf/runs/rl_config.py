@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from fgrlhf.algorithms.config import PPOConfig, RunSettings
+from fgrlhf.algorithms.config import KL_ASPECT, ActorCriticConfig, PPOConfig, RunSettings
 from fgrlhf.algorithms.registry import (
     AnyAlgorithm,
     algorithm_class,
@@ -21,6 +21,7 @@ from fgrlhf.algorithms.registry import (
     own_hooks,
     read_with_ppo_section,
 )
+from fgrlhf.base.errors import shorten
 from fgrlhf.configs.sections import (
     GenerationConfig,
     PolicyConfig,
@@ -203,6 +204,7 @@ class RLConfig(RunConfig):
             *self._reward_mistakes(),
             *self._sampling_mistakes(),
             *self._critic_mistakes(),
+            *self._aspect_mistakes(),
             *self.algorithm.mistakes(self._settings_for_the_algorithm()),
             *self._sampler_mistakes(),
             *best_metric_mistakes(self.evaluation.metric, self.evaluation_metrics),
@@ -270,6 +272,29 @@ class RLConfig(RunConfig):
                 f" {', '.join(algorithms_with_critic())}"
             ]
         return []
+
+    def _aspect_mistakes(self) -> list[str]:
+        """Names in `gamma` and `lam` of which the critic has no output."""
+        aspects = self.critic_aspects
+        if aspects is None:
+            return []
+        mistakes = []
+        if KL_ASPECT in self.reward:
+            mistakes.append(
+                f"reward.{KL_ASPECT}: with algorithm.critic=per_aspect this is the name of the KL"
+                " penalty: give the reward another name"
+            )
+        for key in ("gamma", "lam"):
+            numbers = getattr(self.algorithm, key)
+            names = numbers if isinstance(numbers, dict) else ()
+            for name in names:
+                if name in aspects:
+                    continue
+                mistakes.append(
+                    f"algorithm.{key}.{shorten(name)}: the critic has no such output, only"
+                    f" {shorten(', '.join(aspects))}"
+                )
+        return mistakes
 
     def unsupported_by_fsdp2(self) -> Mapping[str, bool]:
         critic = self.model.value_model
@@ -340,6 +365,20 @@ class RLConfig(RunConfig):
     def needs_values(self) -> bool:
         """Whether the algorithm has a critic."""
         return algorithm_class(self.algorithm).needs_values
+
+    @property
+    def critic_aspects(self) -> tuple[str, ...] | None:
+        """The outputs of a critic with one per aspect, in their order; None: another critic.
+
+        They are the rewards, and the KL penalty if it is in the reward.
+        """
+        algorithm = self.algorithm
+        if not isinstance(algorithm, ActorCriticConfig) or algorithm.critic != "per_aspect":
+            return None
+        names = [name for name, reward in self.reward.items() if reward.base_weight != 0]
+        if algorithm.kl_in == "reward" and algorithm.kl_coef != 0:
+            names.append(KL_ASPECT)
+        return tuple(names)
 
     def unused_settings(self) -> list[str]:
         """Keys that the config sets but that only other algorithms read."""

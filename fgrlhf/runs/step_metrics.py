@@ -51,12 +51,19 @@ def explained_variance(values_BT: Tensor, returns_BT: Tensor, mask_BT: Tensor) -
 
 
 def rollout_metrics(
-    rollout: Rollout, rewards: TokenReward, penalized_BT: Tensor, advantages: Advantages
+    rollout: Rollout,
+    rewards: TokenReward,
+    penalized_BT: Tensor,
+    advantages: Advantages,
+    aspects: Sequence[str] = (),
 ) -> dict[str, float]:
     """Means over responses of rewards, KL (both summed over tokens) and length; critic metrics.
 
     With `algorithm.normalize_aspects: batch`, `reward/penalized` is that of the normalised rewards;
     the total and the rewards by name keep their units.
+
+    Args:
+      aspects: the outputs of the critic, if it has one per aspect.
     """
     mask_BT = rollout.response_mask_BT
     kl_BT = (rollout.logprobs_BT - rollout.ref_logprobs_BT) * mask_BT
@@ -82,6 +89,11 @@ def rollout_metrics(
         metrics["value/explained_variance"] = explained_variance(
             rollout.values_BT, advantages.returns_BT, mask_BT
         )
+        for a, name in enumerate(aspects):
+            assert advantages.returns_BTA is not None and rollout.values_BTA is not None
+            metrics[f"value/explained_variance/{name}"] = explained_variance(
+                rollout.values_BTA[..., a], advantages.returns_BTA[..., a], mask_BT
+            )
         metrics["value/mean"] = float(masked_mean(rollout.values_BT, mask_BT))
     return metrics
 
