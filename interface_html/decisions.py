@@ -1,7 +1,8 @@
 """The decisions of adjudicators, and how the judgements of exported rows came about.
 
-A decision is stale if an annotator has submitted, submitted again or skipped its item since: then
-the adjudicator decided between other judgements than those that count now.
+A decision is stale if an annotator has submitted, changed or skipped a judgement of its item since:
+then the adjudicator decided between other judgements than those that count now. Whoever has gone
+back to the judgement that the adjudicator saw has changed nothing.
 
 The `decided` of an exported row has, for each page whose judgement it has, one of
   single       one annotator judged the item; with policy=all, the row is that annotator's
@@ -13,6 +14,7 @@ The `decided` of an exported row has, for each page whose judgement it has, one 
   given        the judgement came with the item, and nobody submitted another
 """
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -23,7 +25,7 @@ from interface_html.differences import DECISIONS, differences
 from interface_html.format import RATINGS, Item
 from interface_html.schema import Schema
 from interface_html.stored import Submission, read_fitting_study
-from interface_html.submitted import decided_between, is_adjudication, is_decided_on
+from interface_html.submitted import decided_between, essence, is_adjudication, is_decided_on
 from interface_html.tasks import FeedbackTask
 
 DECIDED = "decided"  # the key of a row
@@ -52,31 +54,40 @@ Decisions = Mapping[Key, Decision]
 # ---- stale decisions -----------------------------------------------------------------------------
 
 
-def latest_revisions(submissions: Sequence[Submission]) -> dict[Key, dict[str, int]]:
-    """The latest revision of each annotator, by item and page. `submissions` are by time."""
-    latest: dict[Key, dict[str, int]] = {}
+def latest_revisions(submissions: Sequence[Submission]) -> dict[Key, dict[str, list[int]]]:
+    """The latest revision of each annotator, by item and page, after earlier ones that equal it.
+
+    Args:
+      submissions: by time.
+    """
+    latest: dict[Key, dict[str, list[int]]] = {}
+    judged: dict[tuple[str, str, str], dict[str, list[int]]] = {}
     for entry in submissions:
-        latest.setdefault((entry.item, entry.page), {})[entry.annotator] = entry.revision
+        alike = judged.setdefault((entry.item, entry.page, entry.annotator), {})
+        given = (essence(entry.doc), entry.guideline, entry.guideline_sha256)
+        revisions = alike.setdefault(json.dumps(given, sort_keys=True), [])
+        revisions.append(entry.revision)
+        latest.setdefault((entry.item, entry.page), {})[entry.annotator] = revisions
     return latest
 
 
-def changes_since(decision: Decision, now: Mapping[str, int]) -> list[str]:
+def changes_since(decision: Decision, now: Mapping[str, Sequence[int]]) -> list[str]:
     """What annotators did after an adjudicator saw their judgements; [] if nothing changed.
 
     Args:
       decision: the decision.
-      now: the latest revision of each annotator whose judgement counts.
+      now: the latest revision of each annotator whose judgement counts, after those that equal it.
     """
     if decision.between is None:
         return ["the submissions that it is about are not named"]
-    revisions = {name_key(name): revision for name, revision in now.items()}
+    revisions = {name_key(name): alike for name, alike in now.items()}
     changes = []
     for name, revision in decision.between.items():
-        latest = revisions.get(name_key(name))
-        if latest is None:
+        alike = revisions.get(name_key(name))
+        if alike is None:
             changes.append(f"the judgement of {name} no longer counts")
-        elif latest != revision:
-            changes.append(f"{name} has submitted revision {latest} after revision {revision}")
+        elif revision not in alike:
+            changes.append(f"{name} has submitted revision {alike[-1]} after revision {revision}")
     known = {name_key(name) for name in decision.between}
     for name in now:
         if name_key(name) not in known:

@@ -106,6 +106,18 @@ def test_an_unchanged_submission_leaves_the_decision(study):
     assert exported(study, adjudicated=path)["1"] == (["Incoherent"], "adjudicated")
 
 
+def test_a_judgement_that_was_given_back_leaves_the_decision(study):
+    path = decided(study, DECISION)
+    database = Database(study / "f.sqlite", "qa_feedback", per_item=2, clock=Clock())
+    [number] = [n for n, item, _ in database.own_assignments("anna", "annotation") if item == "1"]
+    given = database.assignment(number, "anna")
+    again(database)
+    assert given.submitted is not None
+    assert database.submit(given, "back", given.submitted, Receipt(1, "1"), seen=2)
+    database.close()
+    assert exported(study, adjudicated=path)["1"] == (["Incoherent"], "adjudicated")
+
+
 def test_what_changed_is_decided_again(study, capsys):
     """With the old decisions beside the new ones; what is still decided is not written again."""
     path = decided(study, DECISION)

@@ -87,7 +87,7 @@ def test_agreement_and_weights_know_all_spellings(tmp_path, capsys):
     weights = Weights({"annotation": {"anna": 2.0, "ben": 1.0}})
     assert weights.of("annotation", ["Anna", "BEN", "carla"]) == [2.0, 1.0, 1.5]
     decision = Decision(None, {DECOMPOSED: 1})
-    assert changes_since(decision, {COMPOSED: 1}) == []
+    assert changes_since(decision, {COMPOSED: [1]}) == []
     paths, records = [], []
     for name in ("Anna", "anna", "ben"):
         feedback = {**DOC, "corrected-prediction": ITEM["prediction 1"]}
