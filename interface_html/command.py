@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from fgrlhf.base.errors import UserError, shorten, suggestion
 
 PROGRAMS = {
+    "new": "write the pages of your own kinds of error, and their task",
     "items": "make items to annotate from samples or from feedback",
     "select": "choose the items that should be judged next",
     "suggest": "add errors that models or judgements suggest to items",
@@ -43,4 +44,5 @@ def main(argv: Sequence[str] | None = None) -> None:
         )
     if rest and "=" not in rest[0] and not rest[0].startswith("-"):
         rest[0] = f"task={rest[0]}"
+    program = {"new": "new_pages"}.get(program, program)
     importlib.import_module(f"interface_html.{program}").main(rest)

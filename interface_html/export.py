@@ -2,6 +2,8 @@
 
     fgrlhf feedback export NAME db=feedback.sqlite out=train_feedback.json \\
         policy=majority weights=reliability.json
+
+With dev_file=..., a share of the prompts is held out of `out`, by clusters if the items have them.
 """
 
 from collections import Counter
@@ -16,8 +18,11 @@ from fgrlhf.base.files import write_text
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import FilePath
+from fgrlhf.data.split import held_out
+from fgrlhf.metrics.clusters import CLUSTER
 from interface_html.checks import left_out_text as checks_text
 from interface_html.decisions import (
+    DECIDED,
     JUDGEMENT_KEYS,
     Decisions,
     Key,
@@ -359,6 +364,12 @@ class FeedbackExportSettings(OutputSettings):
         default="outputs/feedback/feedback.sqlite", description="the server's database"
     )
     out: FilePath = Field(description="the feedback file to write")
+    dev_file: FilePath | None = Field(
+        default=None,
+        description="also write a file of held-out prompts; the rows of a prompt, and of the"
+        " prompts of a `cluster`, stay together",
+    )
+    dev_share: float = Field(default=0.2, gt=0, lt=1, description="share of the prompts in it")
     policy: Policy = Field(
         default="latest", description="how to combine several judgements of an item"
     )
@@ -425,8 +436,7 @@ def export(settings: FeedbackExportSettings) -> int:
         not_counted = skipped + unreliable
         raise UserError(_no_rows_text(task.schema, settings, items, submissions, not_counted))
     _check_feedback(task, judged, settings.db)
-    rows = [task.format.feedback_row(task.schema, item) for item in judged]
-    write_text(settings.out, rows_text(rows))
+    written = _write_rows(task, judged, settings)
     left_out_text = _left_out_text(pages, left_out)
     if settings.policy in ("latest", "first"):
         left_out_text += _dropped_text(settings.policy, pages, judged, submissions)
@@ -434,13 +444,40 @@ def export(settings: FeedbackExportSettings) -> int:
         left_out_text += _incomplete_text(pages, judged, submissions)
     if settings.policy in VOTES:
         left_out_text += _circles_text(_count_circles(task.schema, judged, submissions, weights))
+        left_out_text += _one_annotation_text(settings.policy, judged)
     left_out_text += skipped + unreliable
-    print(f"{settings.out}: {counted(len(rows), 'row')}{left_out_text}{checks_text(study.hidden)}")
-    return len(rows)
+    print(f"{written}{left_out_text}{checks_text(study.hidden)}")
+    print(_annotators_text(pages, judged, submissions, settings.policy))
+    return len(judged)
+
+
+def _write_rows(
+    task: FeedbackTask, judged: Sequence[Item], settings: FeedbackExportSettings
+) -> str:
+    """Write the rows. Returns the files with their numbers of rows."""
+    rows = [task.format.feedback_row(task.schema, item) for item in judged]
+    if settings.dev_file is None:
+        write_text(settings.out, rows_text(rows))
+        return f"{settings.out}: {counted(len(rows), 'row')}"
+    title = task.schema.fields.title
+    groups = [str(item.row.get(CLUSTER) or item.row[title]) for item in judged]
+    dev = held_out(groups, settings.dev_share, settings.db)
+    train_rows = [row for group, row in zip(groups, rows, strict=True) if group not in dev]
+    dev_rows = [row for group, row in zip(groups, rows, strict=True) if group in dev]
+    write_text(settings.out, rows_text(train_rows))
+    write_text(settings.dev_file, rows_text(dev_rows))
+    return (
+        f"{settings.out}: {counted(len(train_rows), 'row')}; {settings.dev_file}:"
+        f" {counted(len(dev_rows), 'row')}"
+    )
 
 
 def _check_settings(settings: FeedbackExportSettings) -> None:
     """Raise `UserError` if a setting would have no effect."""
+    if settings.dev_file == settings.out:
+        raise UserError("dev_file=... and out=... are the same file: name two")
+    if settings.dev_file is None and "dev_share" in settings.model_fields_set:
+        raise UserError("dev_share=... needs the file of these rows: give dev_file=... too")
     if settings.weights is None and settings.least_weight is not None:
         raise UserError(
             "least_weight=... needs the weights: name the file of `fgrlhf feedback reliability`"
@@ -535,6 +572,34 @@ def _dropped_text(
         f"; {counted(len(given), 'judgement')} of {items} by {annotators}: policy={policy} kept the"
         f" {which} of each, policy=majority counts all"
     )
+
+
+def _one_annotation_text(policy: Policy, judged: Sequence[Item]) -> str:
+    """In how many items annotations differ, of which a vote keeps one whole."""
+    votes = [item.row.get(DECIDED, {}).get("annotation") == "majority" for item in judged]
+    if not any(votes):
+        return ""
+    return (
+        f"; in {counted(sum(votes), 'item')}, annotations differ: policy={policy} kept the one that"
+        " agrees best with the others, policy=all writes each of them"
+    )
+
+
+def _annotators_text(
+    pages: Sequence[PageName],
+    judged: Sequence[Item],
+    submissions: Sequence[Submission],
+    policy: Policy,
+) -> str:
+    """How many annotators have judged the rows: `annotators of a row: 1 (3 rows), 2 (9 rows)`."""
+    names: dict[str, set[str]] = {}
+    for one in submissions:
+        if one.page in pages:
+            names.setdefault(one.item, set()).add(one.annotator)
+    numbers = Counter(len(names.get(item.id, ())) for item in judged)
+    found = ", ".join(f"{number} ({counted(numbers[number], 'row')})" for number in sorted(numbers))
+    note = "; each row is one annotator's" if policy == "all" else ""
+    return f"annotators of a row: {found}{note}"
 
 
 def _incomplete_text(

@@ -9,21 +9,22 @@ from fgrlhf.data.read import check_not_input
 
 
 class OutputSettings(StrictModel):
-    """Settings of a program that writes the file `out`.
+    """Settings of a program that writes the file `out` and, if it has this setting, `dev_file`.
 
     Raises:
-      UserError: the file, or one that is named after it, is a file of another setting, or `out` is
-        a database.
+      UserError: a file to write, or one that is named after it, is a file of another setting, or
+        it is a database.
     """
 
     @model_validator(mode="after")
     def _check_out(self) -> Self:
-        values = dict(self)
-        out = values.pop("out")
-        if out:
-            for value in values.values():
-                for name in _names(value):
-                    check_not_input(name, out)
+        for key in ("out", "dev_file"):
+            values = dict(self)
+            out = values.pop(key, None)
+            if out:
+                for value in values.values():
+                    for name in _names(value):
+                        check_not_input(name, out)
         return self
 
 

@@ -92,7 +92,7 @@ class ErrorType(MissingType):
 
 
 class Severity(StrictModel):
-    """How serious an error is. `_with_defaults` gives what a schema leaves out."""
+    """How serious an error is. `with_severity_defaults` gives what a schema leaves out."""
 
     name: str = Field(min_length=1, description="as stored")
     label: str = Field(min_length=1, description="as shown; by default the name")
@@ -402,7 +402,7 @@ def needed_pages(schema: Schema, pages: str) -> Sequence[PageName]:
     return [page for page in schema.pages if page in names]
 
 
-def _with_defaults(severities: Sequence[Any]) -> list[Any]:
+def with_severity_defaults(severities: Sequence[Any]) -> list[Any]:
     """Severities with the values that a schema left out. A name alone is a severity too.
 
     What has no default, such as the key of a name without letters, stays missing.
@@ -485,5 +485,5 @@ def load_schema(path: str | Path) -> Schema:
     if not isinstance(tree, dict):
         raise UserError(f"{path}: the text after `{ASSIGNMENT}` must be an object")
     if isinstance(tree.get("severities"), list):
-        tree["severities"] = _with_defaults(tree["severities"])
+        tree["severities"] = with_severity_defaults(tree["severities"])
     return validate(Schema, tree, source=str(path), others=list(_clashes(tree)), is_json=True)

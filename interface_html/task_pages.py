@@ -3,10 +3,11 @@
     fgrlhf feedback task_pages NAME
 
 Run it after a change of interface_html/templates or of the task's schema.js. These pages load their
-scripts from interface_html/templates, so they work only in a checkout of the repository;
-interface_html/pages.py writes pages that can be sent to an annotator.
+scripts from interface_html/templates, so they work on this machine, or in another checkout of the
+repository; interface_html/pages.py writes pages that can be sent to an annotator.
 """
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,16 +17,15 @@ from fgrlhf.base.files import write_text
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import StrictModel
-from interface_html.render import page_html
+from interface_html.render import TEMPLATES, page_html
 from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
-
-SHARED = "../../../interface_html/templates/"  # as seen from tasks/<task>/interface_html
 
 
 def task_pages(task: FeedbackTask) -> dict[Path, str]:
     """The path and the text of each page of the task."""
+    shared = Path(os.path.relpath(TEMPLATES, task.folder)).as_posix() + "/"
     return {
-        task.folder / f"{page}.html": page_html(task, page, shared=SHARED, own="")
+        task.folder / f"{page}.html": page_html(task, page, shared=shared, own="")
         for page in task.schema.pages
     }
 

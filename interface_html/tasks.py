@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.configs.user_class import search_working_folder
 from interface_html.format import FeedbackFormat, Item
 from interface_html.row_format import RowFormat
 from interface_html.schema import Schema, load_schema
@@ -78,6 +79,7 @@ def _package_folder(package: str) -> Path | None:
     """The folder of a package, without importing it; None if it does not exist."""
     if not DOTTED_NAME.fullmatch(package):
         return None
+    search_working_folder()
     try:
         spec = importlib.util.find_spec(package)
     except (ImportError, ValueError):

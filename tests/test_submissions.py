@@ -85,6 +85,41 @@ def test_what_a_policy_drops_is_counted(annotated, capsys):
     assert "kept" not in capsys.readouterr().out
 
 
+def test_dev_has_a_share_of_the_prompts_and_the_rest_is_for_training(tmp_path, capsys):
+    database = Database(tmp_path / "f.sqlite", "qa_feedback", per_item=2, clock=lambda: 1000.5)
+    row = {key: value for key, value in ITEM.items() if key != "id"}
+    # two items about each prompt, and two prompts in one cluster
+    rows = [{**row, "question": f"Who sat? {number // 2}"} for number in range(8)]
+    for number in (4, 5, 6, 7):
+        rows[number]["cluster"] = "page"
+    database.add_items([Item(str(number), one) for number, one in enumerate(rows)])
+    doc = {"errors": [], "missing-info": [], "corrected-prediction": "", "no-error": True}
+    for name in ("anna", "ben"):
+        for number in range(8 if name == "anna" else 3):
+            doc["corrected-prediction"] = f"{row['prediction 1']} {name}"
+            given = database.next(name, "annotation", 4)
+            assert database.submit(given, f"{name}-{number}", doc, Receipt(2.5, "1"))
+    database.close()
+    dev = tmp_path / "dev.json"
+    given = {"pages": "annotation", "policy": "majority", "dev_file": str(dev)}
+    assert export_of(tmp_path / "f.sqlite", **given, dev_share=0.34) == 8
+    parts = [json.loads((tmp_path / name).read_text()) for name in ("out.json", "dev.json")]
+    questions = [{one["question"][-1] for one in part} for part in parts]
+    assert not questions[0] & questions[1] and sorted(map(len, parts)) in ([2, 6], [4, 4])
+    assert {"2", "3"} in (questions[0] & {"2", "3"}, questions[1] & {"2", "3"})
+    printed = capsys.readouterr().out.splitlines()
+    assert "; in 3 items, annotations differ: policy=majority kept the one" in printed[0]
+    assert printed[1] == "annotators of a row: 1 (5 rows), 2 (3 rows)"
+    for changes, message in [
+        ({"dev_file": None, "dev_share": 0.1}, "give dev_file"),
+        ({"dev_file": str(tmp_path / "other"), "out": str(tmp_path / "other")}, "same file"),
+    ]:
+        with pytest.raises(UserError, match=message):
+            export_of(tmp_path / "f.sqlite", **{**given, **changes})
+    with pytest.raises(UserError, match="is a database"):
+        export_of(tmp_path / "f.sqlite", **{**given, "dev_file": str(tmp_path / "f.sqlite")})
+
+
 def test_rows_of_annotators_who_judged_one_page_only_are_counted(annotated, capsys):
     database = Database(annotated, "qa_feedback")
     given = database.next("anna", "comparison", 4)

@@ -33,8 +33,8 @@ _fgrlhf() {
             words="segment sequence span_files step_files linear export"
             COMPREPLY=($(compgen -W "$words" -- "$current")); return ;;
         feedback:2)
-            words="items select suggest pages serve collect export submissions merge reliability
-                adjudicate agreement anchoring task_pages"
+            words="new items select suggest pages serve collect export submissions merge
+                reliability adjudicate agreement anchoring task_pages"
             COMPREPLY=($(compgen -W "$words" -- "$current")); return ;;
         data:2)
             words="show check convert explore filter import export agreement model"
