@@ -44,5 +44,4 @@ def main(argv: Sequence[str] | None = None) -> None:
         )
     if rest and "=" not in rest[0] and not rest[0].startswith("-"):
         rest[0] = f"task={rest[0]}"
-    program = {"new": "new_pages"}.get(program, program)
     importlib.import_module(f"interface_html.{program}").main(rest)
