@@ -40,8 +40,8 @@ from fgrlhf.models.loading import (
 )
 from fgrlhf.models.lora import add_adapters, has_adapters
 from fgrlhf.models.model_files import models_inside
+from fgrlhf.models.provenance import read_source
 from fgrlhf.models.saving import ignored_settings, note_ignored
-from fgrlhf.models.source import read_source
 from fgrlhf.models.top_layers import check_top_layers
 from fgrlhf.models.trial import check_logits, check_special_tokens
 from fgrlhf.models.trunk import freeze_other_inputs

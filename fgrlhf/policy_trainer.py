@@ -15,13 +15,14 @@ from fgrlhf.base.files import write_json
 from fgrlhf.base_trainer import BaseTrainer, tie_note
 from fgrlhf.kernels.choice import slow_bf16_note
 from fgrlhf.models.base import Policy
+from fgrlhf.models.provenance import policy_card, write_card
 from fgrlhf.models.sharding import unsharded, whole
 from fgrlhf.models.trunk import require_trained
 from fgrlhf.runs import checkpoint
 from fgrlhf.runs.distributed import strategy_notes
 from fgrlhf.runs.optimizer import make_optimizer
 from fgrlhf.runs.progress import paused
-from fgrlhf.runs.runlog import BEST_FILE, RunLog
+from fgrlhf.runs.runlog import BEST_FILE, RunLog, command_line
 from fgrlhf.stats import Interval
 from fgrlhf.value import ActorCritic
 
@@ -58,6 +59,7 @@ class PolicyTrainer(BaseTrainer):
     """
 
     task: str | None = None  # its name, for the log
+    dev_columns: Mapping[str, float] = {}  # of the last evaluation
 
     def __init__(
         self,
@@ -180,6 +182,7 @@ class PolicyTrainer(BaseTrainer):
         with paused(bar), torch.no_grad(), self.precision(), unsharded(self.actor_critic):
             metrics, columns = _dev_columns(self.evaluate(self.policy))
         self.log.log(self.step, columns)
+        self.dev_columns = columns
         name = self.metric
         value = self.best_value(metrics)
         if math.isfinite(value):
@@ -226,8 +229,14 @@ class PolicyTrainer(BaseTrainer):
                 self.policy.save(folder, weights)
                 if best is not None:
                     write_json(folder / BEST_FILE, best)
+                write_card(folder, self.folder / name, self._card())
                 checkpoint.keep_other_files(self.folder / name, folder)
         self.accelerator.wait_for_everyone()
+
+    def _card(self) -> str:
+        """The policy's README.md."""
+        is_causal = not cast(PreTrainedModel, self.policy.model).config.is_encoder_decoder
+        return policy_card(self.config, command_line(), self.dev_columns, self.step, is_causal)
 
 
 # ---- the start of a run --------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fgrlhf.models.provenance import code, value_text
 from fgrlhf.reward_models.spec import RewardModelSpec
 from reward_modeling.baselines import NAMES, Baselines, verdict
 from reward_modeling.config import RMConfig
@@ -92,8 +93,8 @@ def model_card(
         "",
         "| data | file | rows |",
         "|---|---|---|",
-        f"| training | {_file(config.data.train_file)} | {metrics['rows']['train']} |",
-        f"| dev | {_file(config.data.dev_file)} | {metrics['rows']['dev']}: {cases} {kind} of"
+        f"| training | {code(config.data.train_file)} | {metrics['rows']['train']} |",
+        f"| dev | {code(config.data.dev_file)} | {metrics['rows']['dev']}: {cases} {kind} of"
         f" {metrics['prompts']} prompts |",
         "",
         "## On dev",
@@ -153,19 +154,6 @@ def _calibration(spec: RewardModelSpec) -> list[str]:
     (kind, _), *_ = metrics["cases"].items()
     header = [f"| {what}, mean | {kind} | share {happened} |", "|---:|---:|---:|"]
     return ["", "## Calibration", "", text, "", *header, *rows]
-
-
-def value_text(interval: Mapping[str, float | None], signed: bool = False) -> str:
-    """`0.812 [0.760, 0.855]`, or the value alone if it has no interval."""
-    sign = "+" if signed else ""
-    numbers = [interval["mean"], interval["low"], interval["high"]]
-    mean, low, high = (None if x is None else f"{x:{sign}z.3f}" for x in numbers)
-    return f"{mean}" if low is None else f"{mean} [{low}, {high}]"
-
-
-def _file(name: str) -> str:
-    """A file's name in a cell of a table."""
-    return "`" + name.replace("|", "\\|").replace("`", "'") + "`"
 
 
 def _sentence(note: str) -> str:

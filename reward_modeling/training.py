@@ -15,9 +15,9 @@ from transformers import PreTrainedModel
 from fgrlhf.base.files import read_json, write_json, write_text
 from fgrlhf.kernels.choice import use_kernels
 from fgrlhf.models.lora import has_adapters, merged_weights
+from fgrlhf.models.provenance import read_source
 from fgrlhf.models.saving import forget_last_call
 from fgrlhf.models.sharding import unsharded, whole
-from fgrlhf.models.source import read_source
 from fgrlhf.reward_models.spec import RewardModelSpec
 from fgrlhf.runs.batching import permuted_batches
 from fgrlhf.runs.checkpoint import model_to_install

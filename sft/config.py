@@ -86,6 +86,11 @@ class SFTConfig(RunConfig):
         return found
 
     @property
+    def method(self) -> str:
+        """How the policy is trained, for its card."""
+        return "SFT"
+
+    @property
     def inputs(self) -> list[str]:
         """Files and checkpoints that the stage reads."""
         files = [file for file in (self.data.train_file, self.data.dev_file) if file is not None]

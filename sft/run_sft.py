@@ -30,6 +30,7 @@ from fgrlhf.evaluators import RougeLsum
 from fgrlhf.kernels.choice import use_kernels
 from fgrlhf.metrics.registry import build_metrics
 from fgrlhf.metrics.summary import summarize
+from fgrlhf.models.provenance import policy_card, write_card
 from fgrlhf.models.sharding import whole
 from fgrlhf.policy import Policy, trained_policy
 from fgrlhf.rollout import generate_texts
@@ -43,7 +44,7 @@ from fgrlhf.runs.distributed import (
 )
 from fgrlhf.runs.precision import dtype_of_run
 from fgrlhf.runs.progress import progress_bar
-from fgrlhf.runs.runlog import say
+from fgrlhf.runs.runlog import command_line, say
 from fgrlhf.runs.stage import hold
 from fgrlhf.supervised_trainer import (
     SupervisedTrainer,
@@ -246,8 +247,13 @@ def install_model(trainer: SFTTrainer, folder: Path) -> None:
     if trainer.sharded:
         weights = whole(trainer.module.state_dict(keep_vars=True), keep=is_main)
     if is_main:
+        best = trainer.best or {"step": trainer.step}
+        columns = {f"eval/{best['metric']}": best["value"]} if "metric" in best else {}
+        is_causal = not cast(PreTrainedModel, trainer.policy.model).config.is_encoder_decoder
+        card = policy_card(trainer.config, command_line(), columns, best["step"], is_causal)
         with model_to_install(folder) as temporary:
             trainer.policy.save(temporary, weights)
+            write_card(temporary, folder, card)
 
 
 def _load_start(config: SFTConfig, empty: bool = False) -> Policy:

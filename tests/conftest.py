@@ -13,7 +13,7 @@ import torch
 from accelerate.utils import memory as accelerate_memory
 from hypothesis import HealthCheck, settings
 
-from fgrlhf.models.source import read_source
+from fgrlhf.models.provenance import read_source
 
 # The two matrix libraries of fgrlhf/kernels/choice.py round differently, so no test, and no program
 # that a test starts, measures which is faster. All other kernels are in use.

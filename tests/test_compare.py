@@ -15,7 +15,7 @@ from fgrlhf.base.files import read_json, read_jsonl, write_json, write_jsonl, wr
 from fgrlhf.configs.strict import load_config
 from fgrlhf.configs.yaml_files import dump_yaml, read_config, read_yaml
 from fgrlhf.metrics.config import MetricConfig
-from fgrlhf.models.source import ModelSource
+from fgrlhf.models.provenance import ModelSource
 from fgrlhf.pipeline import compare as pipeline_compare
 from fgrlhf.pipeline.compare import CompareSettings, reference_name, runs_of
 from fgrlhf.pipeline.comparison import (

@@ -15,7 +15,7 @@ from fgrlhf.base.errors import UserError
 from fgrlhf.cli.data import main
 from fgrlhf.data.convert_model import convert_model
 from fgrlhf.models.loading import load_tokenizer, load_weights
-from fgrlhf.models.source import read_source
+from fgrlhf.models.provenance import read_source
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from fgrlhf.base.files import read_json, sha256, write_json
 from fgrlhf.cli import data
 from fgrlhf.data import model as fetching
 from fgrlhf.data.model import SMOLLM2, PublishedModel, UnavailableError, convert, fetch_model
-from fgrlhf.models.source import SOURCE_FILE, ModelSource, read_source
+from fgrlhf.models.provenance import SOURCE_FILE, ModelSource, read_source
 from fgrlhf.policy import load_policy
 
 TEXT = "In 1987,\n\n12 cats  3"

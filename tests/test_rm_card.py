@@ -5,8 +5,9 @@ import json
 import numpy as np
 import pytest
 
+from fgrlhf.models.provenance import value_text
 from fgrlhf.reward_models.prefix import Prefix
-from reward_modeling.card import notes_of, value_text
+from reward_modeling.card import notes_of
 from reward_modeling.judged import (
     Evaluations,
     Predictions,

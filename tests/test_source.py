@@ -7,7 +7,7 @@ import tiny
 
 from fgrlhf.base.files import read_json, write_json, write_jsonl
 from fgrlhf.configs.strict import validate
-from fgrlhf.models.source import SOURCE_FILE, ModelSource, read_source, sources_in
+from fgrlhf.models.provenance import SOURCE_FILE, ModelSource, read_source, sources_in
 from fgrlhf.policy import load_policy
 from fgrlhf.report.page import write_report
 from fgrlhf.runs.runlog import RunLog

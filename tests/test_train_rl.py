@@ -143,6 +143,7 @@ def test_adapters_learn_a_bandit_through_the_entry_point(kind, critic, tmp_path,
         ".json",
         ".safetensors",
         ".jinja",
+        ".md",
         ".txt",
     }
 

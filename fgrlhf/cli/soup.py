@@ -26,7 +26,7 @@ from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import FilePath, StrictModel, refuse
 from fgrlhf.models.base import Policy
-from fgrlhf.models.source import ModelSource
+from fgrlhf.models.provenance import ModelSource
 from fgrlhf.policy import load_policy
 from fgrlhf.runs.checkpoint import new_folder
 from fgrlhf.runs.stage import hold

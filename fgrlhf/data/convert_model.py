@@ -24,7 +24,7 @@ from torch import Tensor
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.files import read_json
 from fgrlhf.models.model_files import models_inside, refuse_other_weights
-from fgrlhf.models.source import ModelSource
+from fgrlhf.models.provenance import ModelSource
 from fgrlhf.runs.checkpoint import new_folder
 from fgrlhf.runs.stage import hold
 

@@ -42,7 +42,7 @@ from fgrlhf.models.model_files import (
     base_of_adapter,
     refuse_adapter_of_mlx,
 )
-from fgrlhf.models.source import ModelSource
+from fgrlhf.models.provenance import ModelSource
 from fgrlhf.runs.checkpoint import new_folder
 from fgrlhf.runs.stage import hold
 

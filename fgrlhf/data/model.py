@@ -35,7 +35,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.files import read_json, sha256, write_json
 from fgrlhf.models.loading import load_tokenizer, load_weights
-from fgrlhf.models.source import SOURCE_FILE, ModelSource
+from fgrlhf.models.provenance import SOURCE_FILE, ModelSource
 from fgrlhf.runs.checkpoint import new_folder
 from fgrlhf.runs.stage import hold
 

@@ -30,13 +30,13 @@ from fgrlhf.models.logprobs import (
     project_states,
 )
 from fgrlhf.models.lora import has_adapters, merged_weights
+from fgrlhf.models.provenance import ModelSource
 from fgrlhf.models.saving import (
     check_written,
     forget_last_call,
     generation_settings,
     written_with,
 )
-from fgrlhf.models.source import ModelSource
 from fgrlhf.models.top_layers import count_layers, train_top_layers
 from fgrlhf.text_types import Prompt
 from fgrlhf.types import PolicyOutput, Response

@@ -27,7 +27,7 @@ from fgrlhf.configs.yaml_files import read_config
 from fgrlhf.load import load_task
 from fgrlhf.metrics.clusters import CLUSTER_HELP
 from fgrlhf.metrics.config import MetricConfig
-from fgrlhf.models.source import read_source
+from fgrlhf.models.provenance import read_source
 from fgrlhf.pipeline.comparison import RunComparison, compare_runs
 from fgrlhf.pipeline.comparison_page import page, table
 from fgrlhf.pipeline.experiment_settings import SubmittedSettings, check_settings, split_arguments

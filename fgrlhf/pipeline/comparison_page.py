@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from markupsafe import Markup
 
-from fgrlhf.models.source import ModelSource
+from fgrlhf.models.provenance import ModelSource
 from fgrlhf.pipeline.comparison import RunComparison, RunDifference, why_dev_differs
 from fgrlhf.pipeline.experiment_settings import seeds_text
 from fgrlhf.pipeline.scores import Point

@@ -103,6 +103,11 @@ class DPOConfig(RunConfig):
         return 1.0
 
     @property
+    def method(self) -> str:
+        """How the policy is trained, for its card."""
+        return f"DPO ({self.dpo.loss})"
+
+    @property
     def inputs(self) -> list[str]:
         """Files and checkpoints that affect the result, but for the task's code."""
         data = self.data

@@ -349,6 +349,11 @@ class RLConfig(RunConfig):
         return [*self.inputs, str(folder), str(folder / "best"), str(folder / "final")]
 
     @property
+    def method(self) -> str:
+        """How the policy is trained, for its card."""
+        return f"RL ({self.algorithm.name})"
+
+    @property
     def inputs(self) -> list[str]:
         """Files and checkpoints that affect the result, but for the task's code."""
         inputs = [self.model.ckpt]

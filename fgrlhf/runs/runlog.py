@@ -2,7 +2,7 @@
 
     <folder>/config.yaml              the resolved config
     <folder>/run.json                 versions, seed, command, git commit: all that repeats the run,
-                                      and where pretrained weights come from (models/source.py)
+                                      and where pretrained weights come from (models/provenance.py)
     <folder>/metrics.jsonl            one JSON object per line, `step` first
     <folder>/samples/step-<n>.jsonl   samples to read
     <folder>/stages.json              {stage: {seconds, peak_mb}}
@@ -35,7 +35,7 @@ from fgrlhf.base.program import why_refused
 from fgrlhf.base.secrets import MASK, looks_secret, mask_secrets, mask_tree
 from fgrlhf.configs.strict import StrictModel, to_yaml
 from fgrlhf.configs.yaml_files import dump_yaml
-from fgrlhf.models.source import sources_in
+from fgrlhf.models.provenance import sources_in
 from fgrlhf.runs.memory import peak_memory_mb
 
 # Packages whose versions affect results. en_core_web_sm splits sentences if it is installed, also
