@@ -319,7 +319,7 @@ def update(state: State, scored: Scored, rewards_BT: Tensor) -> dict[str, float]
     assert isinstance(ppo, PPOConfig)
     mask_BT = scored.batch.response_mask_BT
     penalized_BT = kl_penalized(
-        rewards_BT, scored.policy.logprobs_BT, scored.reference.logprobs_BT, mask_BT, ppo.kl_coef
+        rewards_BT, scored.policy.logprobs_BT, scored.reference.logprobs_BT, mask_BT, ppo.kl.coef
     )
     advantages_BT, returns_BT = gae(
         whiten(penalized_BT, mask_BT, shift_mean=False),

@@ -181,7 +181,7 @@ def our_config(work: Work, micro: int) -> RLConfig:
         },
         "reward": {"letters": {"kind": "letters"}},
         "env": {"train_num_samples_per_input": size.samples},
-        "algorithm": {"name": "grpo", "credit": "response", "kl_coef": BETA},
+        "algorithm": {"name": "grpo", "credit": "response", "kl": {"coef": BETA}},
         "train": {
             "total_episodes": size.responses * size.steps,
             "sampling_batch_size_per_card": size.prompts,

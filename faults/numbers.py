@@ -70,7 +70,7 @@ def _cases() -> tuple[Degenerate, ...]:
     cases += [
         Degenerate("oracle", few),
         Degenerate("oracle", ("reward.gold.scale=1e308",)),
-        Degenerate("oracle", ("algorithm.kl_coef=1e308",)),
+        Degenerate("oracle", ("algorithm.kl.coef=1e308",)),
     ]
     cases += [
         Degenerate("dpo", ("dpo.beta=1e308",)),

@@ -119,10 +119,8 @@ class OnPolicyTrainer(PolicyTrainer):
             self.reference.to(accelerator.device)
             if self.dtype == "bf16":
                 keep_copies(self.reference, self.actor_critic)
-        self.kl = KLController(config.algorithm.kl_coef)
-        adaptive = config.algorithm.adaptive_kl
-        if adaptive is not None:
-            self.kl = KLController(self.kl.coef, adaptive.target, adaptive.horizon)
+        kl = config.algorithm.kl
+        self.kl = KLController(kl.coef, kl.target, kl.horizon)
         self.high_kl_count = 0
         self._pass = -1  # the pass over the prompts whose order is in `_pass_order`; -1: none yet
         self._pass_order: list[int] = []
@@ -303,10 +301,10 @@ class OnPolicyTrainer(PolicyTrainer):
         if settings.normalize_aspects == "batch":
             rewards = normalized(rewards)
         rewards = self.reward_weights.applied(rewards, self.step)
-        kl_coef = self.kl.coef if settings.kl_in == "reward" else 0.0
+        kl_coef = 0.0 if settings.kl_in_loss else self.kl.coef
         penalized_BT = self.reward.penalized(rewards, rollout, kl_coef)
         if KL_ASPECT in (self.config.critic_aspects or ()):
-            rewards = with_kl(rewards, rollout, kl_coef, settings.kl_coef)
+            rewards = with_kl(rewards, rollout, kl_coef, settings.kl.coef)
         advantages = self.algorithm.advantages(rollout, penalized_BT, rewards)
         check_returned(self.algorithm, "advantages", advantages, rollout.response_mask_BT)
         return penalized_BT, advantages
@@ -396,7 +394,7 @@ class OnPolicyTrainer(PolicyTrainer):
         check_returned(self.algorithm, "loss", algorithm_loss, old.response_mask_BT)
         loss_BT = algorithm_loss.loss_BT
         metrics = {**algorithm_loss.metrics, **weight_metrics}
-        if settings.kl_in == "loss":
+        if settings.kl_in_loss:
             kl_BT = kl_k3(new.logprobs_BT, old.ref_logprobs_BT)
             loss_BT = loss_BT + self.kl.coef * kl_BT
             metrics["loss/kl"] = kl_BT.detach()
@@ -585,7 +583,7 @@ class OnPolicyTrainer(PolicyTrainer):
             bar.write(
                 f"stopped at step {self.step}: the KL from the reference exceeded"
                 f" train.kl_threshold={self.config.train.kl_threshold} {self.high_kl_count} times."
-                " Raise algorithm.kl_coef or lower train.lr"
+                " Raise algorithm.kl.coef or lower train.lr"
             )
 
     # ---- construction ----------------------------------------------------------------------------

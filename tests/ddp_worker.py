@@ -18,12 +18,12 @@ from fgrlhf.kernels import choice as kernels
 
 STEPS = 4
 STOP = {"train__lr": 2e-2, "train__kl_threshold": 0.01, "train__kl_patience": 2}
-STOP["algorithm__kl_coef"] = 0.0
+STOP["algorithm__kl__coef"] = 0.0
 PUBLISHED = {
     "train__n_minibatches": 1,
     "train__shuffle": False,
     "train__average_microbatches": False,
-    "algorithm__whiten_divides_by": "sqrt_std",
+    "algorithm__whiten__divides_by": "sqrt_std",
     "algorithm__gae_start": "longest",
 }
 TRPO = {"algorithm__name": "trpo", "algorithm__cg_steps": 3}

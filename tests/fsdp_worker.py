@@ -43,7 +43,7 @@ CASES = {  # name: (policy, whether the critic has a trunk, changed settings)
     "llama": ("llama", True, {"train__micro_batch_size": 4}),
     "gpt2": ("gpt2", False, RECOMPUTED),
     "grpo": ("t5", False, {"algorithm__name": "grpo"}),
-    "grpo-llama": ("llama", False, {"algorithm__name": "grpo", "algorithm__kl_in": "loss"}),
+    "grpo-llama": ("llama", False, {"algorithm__name": "grpo", "algorithm__kl__part_of": "loss"}),
     "frozen-critic": ("flan", True, FROZEN),
     "still": ("t5", True, {}),  # with learning rate 0
     "grpo-still": ("t5", False, {"algorithm__name": "grpo"}),

@@ -140,7 +140,7 @@ def test_every_architecture_trains_as_on_the_cpu(kind, tmp_path):
 
 
 def test_settings_of_the_loss_work_as_on_the_cpu(tmp_path):
-    named = {"algorithm__entropy_coef": 0.01, "algorithm__kl_in": "loss"}
+    named = {"algorithm__entropy_coef": 0.01, "algorithm__kl__part_of": "loss"}
     assert_trains_as_on_the_cpu(tmp_path, "gpt2", algorithm__normalize_aspects="batch", **named)
 
 
@@ -153,7 +153,7 @@ def test_adapters_train_as_on_the_cpu(kind, tmp_path):
 @pytest.mark.parametrize("kind", ["t5", "llama"])
 def test_layers_in_4_bits_and_the_8_bit_optimiser(kind, tmp_path):
     pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed")
-    settings = {"train__optimizer": "adamw_8bit", "train__lr": 2e-2, "algorithm__kl_coef": 0.01}
+    settings = {"train__optimizer": "adamw_8bit", "train__lr": 2e-2, "algorithm__kl__coef": 0.01}
     lora = LoRAConfig(r=128, quantize="nf4")
     rows = trained(GPU, tmp_path, kind, steps=40, lora=lora, train__total_episodes=320, **settings)
     assert abs(rows[0]["kl"]) < 1e-6

@@ -47,7 +47,7 @@ def config(folder: Path, **changes) -> RLConfig:
         "model": {"ckpt": "tiny", "max_generated_len": 8, "value_model": value},
         "reward": {"cat": {"kind": "count"}},
         "env": {"train_num_samples_per_input": 2},
-        "algorithm": {"kl_coef": 0.1},
+        "algorithm": {"kl": {"coef": 0.1}},
         "train": {**short, "lr": 1e-3, "warmup_steps": 0},
         "evaluation": {"every_steps": 1000},
         "logging": {"save_dir": str(folder), "n_samples": 2},

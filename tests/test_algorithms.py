@@ -77,7 +77,7 @@ def finds_in_slow_tests(name: str, kind: str) -> bool:
 def test_each_finds_the_best_arm(name, kind, tmp_path):
     """A bandit: one token is generated, and the word `cat` is rewarded."""
     changes = LARGE | FAST.get(name, {}) | {"model__max_generated_len": 1}
-    changes |= {"algorithm__kl_coef": 0.0, "train__lr": LR[kind]}
+    changes |= {"algorithm__kl__coef": 0.0, "train__lr": LR[kind]}
     run = make(tmp_path, name, kind, env__train_num_samples_per_input=8, **changes)
     run.train()
     curve = [row["reward/total"] for row in metrics(tmp_path)]
@@ -94,7 +94,7 @@ def test_each_finds_the_best_arm(name, kind, tmp_path):
 def test_each_learns_from_dense_rewards(name, tmp_path):
     """A policy that is rewarded for every `cat` writes it more and more often."""
     changes = LARGE | FAST.get(name, {}) | {"train__total_episodes": 32 * 25}
-    changes |= {"model__max_generated_len": 6, "algorithm__kl_coef": 0.01, "train__lr": LR["t5"]}
+    changes |= {"model__max_generated_len": 6, "algorithm__kl__coef": 0.01, "train__lr": LR["t5"]}
     run = make(tmp_path, name, env__train_num_samples_per_input=8, **changes)
     run.train()
     curve = [row["reward/total"] for row in metrics(tmp_path)]
@@ -308,7 +308,7 @@ def test_by_response_and_by_segment_are_one_where_the_reward_is_one(name, tmp_pa
     results = []
     for credit in ("response", "segment"):
         folder = tmp_path / credit
-        changes = {"algorithm__credit": credit, "algorithm__kl_coef": 0.0}
+        changes = {"algorithm__credit": credit, "algorithm__kl__coef": 0.0}
         changes["train__total_episodes"] = 24
         make(folder, name, reward=CombinedReward({"cat": OnePerAnswer()}), **changes).train()
         results.append(metrics(folder))
@@ -448,7 +448,7 @@ class Scaled(CountWord):
 def test_kl_is_paid_in_the_reward_or_in_the_loss(tmp_path):
     result = {}
     for place in ("reward", "loss"):
-        changes = {"algorithm__kl_in": place, "algorithm__kl_coef": 0.5}
+        changes = {"algorithm__kl__part_of": place, "algorithm__kl__coef": 0.5}
         changes |= {"train__total_episodes": 24, "train__lr": 1e-2}
         result[place] = make(tmp_path / place, "grpo", **changes)
         result[place].train()
@@ -464,7 +464,7 @@ def test_a_large_bonus_keeps_the_entropy(tmp_path):
     final = {}
     for coefficient in (0.0, 5.0):
         folder = tmp_path / str(coefficient)
-        changes = LARGE | {"algorithm__entropy_coef": coefficient, "algorithm__kl_coef": 0.0}
+        changes = LARGE | {"algorithm__entropy_coef": coefficient, "algorithm__kl__coef": 0.0}
         changes |= {"env__train_num_samples_per_input": 8, "train__lr": LR["gpt2"]}
         changes["train__total_episodes"] = 32 * 20
         make(folder, "reinforce", "gpt2", **changes).train()
@@ -483,7 +483,8 @@ def is_resumed_in_slow_tests(name: str, kind: str) -> bool:
 @pytest.mark.parametrize("name, kind", with_slow(NAMES_AND_KINDS, is_resumed_in_slow_tests))
 def test_two_halves_are_one_whole(name, kind, tmp_path):
     changes = {
-        "algorithm__adaptive_kl": {"target": 0.2, "horizon": 50},
+        "algorithm__kl__target": 0.2,
+        "algorithm__kl__horizon": 50,
         "evaluation__every_steps": 3,
         "train__total_episodes": 56,
     }
@@ -530,7 +531,7 @@ def test_settings_that_the_algorithm_does_not_read_are_named(tmp_path):
     assert unused(**given) == []
     again = "train.n_ppo_epoch_per_rollout"
     assert unused(algorithm__name="a2c", **given) == ["algorithm.cliprange", again]
-    # without kl_coef, which is used
+    # without kl, which is used
     sharing = "model.value_model.policy_value_sharing"
     critic = ["algorithm.cliprange", "algorithm.lam", sharing, "train.value_lr"]
     assert unused(algorithm__name="grpo", **given) == critic
@@ -555,7 +556,7 @@ def test_the_name_alone_changes_the_algorithm(tmp_path):
         assert algorithm.name == name and type(algorithm) is algorithm_class(algorithm).config_class
         written = json.loads(algorithm.model_dump_json())
         assert written["name"] == name
-        shared = set(written) & set(ppo.model_dump()) - {"name", "kl_in"}
+        shared = set(written) & set(ppo.model_dump()) - {"name"}
         assert {key: written[key] for key in shared} == ppo.model_dump(include=shared)
 
 
@@ -655,8 +656,8 @@ def python(of, **changes):
 
 def test_its_settings_are_those_of_its_config_class(outside, tmp_path):
     of = f"{outside}.Sign"
-    cfg = config(tmp_path, **python(of, algorithm__kl_coef=0.4, algorithm__lam=0.5))
-    assert (cfg.algorithm.bonus, cfg.algorithm.side, cfg.algorithm.kl_coef) == (2.0, "right", 0.4)
+    cfg = config(tmp_path, **python(of, algorithm__kl__coef=0.4, algorithm__lam=0.5))
+    assert (cfg.algorithm.bonus, cfg.algorithm.side, cfg.algorithm.kl.coef) == (2.0, "right", 0.4)
     assert not cfg.needs_values and cfg.algorithm.unused == ("lam",)
     written = cfg.model_dump(mode="json")
     assert {"name": "python", "of": of, "bonus": 2.0}.items() <= written["algorithm"].items()
@@ -680,8 +681,8 @@ def test_mistakes_in_its_settings_are_named(change, parts, outside, tmp_path):
 
 def test_an_algorithm_needs_no_settings_of_its_own(outside, tmp_path):
     settings = {"algorithm__name": "python", "algorithm__of": f"{outside}.Plain"}
-    cfg = config(tmp_path, **settings, algorithm__kl_coef=0.4)
-    assert cfg.algorithm.kl_coef == 0.4 and cfg.algorithm.of == f"{outside}.Plain"
+    cfg = config(tmp_path, **settings, algorithm__kl__coef=0.4)
+    assert cfg.algorithm.kl.coef == 0.4 and cfg.algorithm.of == f"{outside}.Plain"
 
 
 @pytest.mark.parametrize(

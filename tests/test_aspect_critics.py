@@ -124,7 +124,7 @@ def test_the_outputs_are_the_rewards_and_the_penalty(tmp_path):
     rewards = {"a": {"kind": "count"}, "off": {"kind": "count", "weight": 0}}
     given = config(tmp_path, reward=rewards, algorithm__critic="per_aspect")
     assert given.critic_aspects == ("a", "kl")
-    in_loss = {"algorithm__kl_in": "loss", "algorithm__gamma": {"a": 0.5}}
+    in_loss = {"algorithm__kl__part_of": "loss", "algorithm__gamma": {"a": 0.5}}
     given = config(tmp_path, reward=rewards, algorithm__critic="per_aspect", **in_loss)
     assert given.critic_aspects == ("a",)
     assert isinstance(given.algorithm, PPOConfig)
@@ -139,7 +139,7 @@ def test_the_outputs_are_the_rewards_and_the_penalty(tmp_path):
         ({"algorithm__lam": {"cat": 0.5}}, r"algorithm\.lam: .*needs critic=per_aspect"),
         ({"algorithm": {**PER_ASPECT, "gamma": {"dog": 0.5}}}, r"gamma\.dog: .*only cat, kl"),
         ({"algorithm": {**PER_ASPECT, "lam": {"cat": 1.5}}}, r"1 mistake:\n  algorithm\.lam\.cat"),
-        ({"algorithm": {**PER_ASPECT, "whiten_rewards": True}}, "whiten_rewards: it divides"),
+        ({"algorithm": {**PER_ASPECT, "whiten_rewards": True}}, "whiten.rewards: it divides"),
         ({"algorithm": PER_ASPECT, "reward": {"kl": {"kind": "count"}}}, r"reward\.kl: .*penalty"),
     ],
 )
@@ -163,7 +163,11 @@ def run(folder, until=None, own_value=False, aspects=1, **changes):
 
 @pytest.mark.parametrize("own_value", [True, False])
 def test_a_run_with_one_reward_is_that_of_the_scalar_critic(own_value, tmp_path):
-    settings = {"own_value": own_value, "algorithm__kl_in": "loss", "train__total_episodes": 16}
+    settings = {
+        "own_value": own_value,
+        "algorithm__kl__part_of": "loss",
+        "train__total_episodes": 16,
+    }
     made, rows = run(tmp_path / "one", algorithm__critic="per_aspect", **settings)
     scalar, expected = run(tmp_path / "scalar", **settings)
     by_name = [row.pop("value/explained_variance/cat", None) for row in rows]

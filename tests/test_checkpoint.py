@@ -38,7 +38,8 @@ def make(folder, case="t5, shared critic", reward=None, **changes):
         "train__dropout": dropout > 0,
         "evaluation__every_steps": 2,
         "train__warmup_steps": 2,
-        "algorithm__adaptive_kl": {"target": 0.2, "horizon": 50},
+        "algorithm__kl__target": 0.2,
+        "algorithm__kl__horizon": 50,
         "train__kl_threshold": 1e-5,
         "train__kl_patience": 100,
     }

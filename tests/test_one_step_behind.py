@@ -417,7 +417,7 @@ def test_a_process_ends_while_requests_are_open():
 def test_a_run_learns_from_responses_of_the_step_before(fake, tmp_path):
     changes = {
         "algorithm__name": "grpo",
-        "algorithm__kl_coef": 0.0,
+        "algorithm__kl__coef": 0.0,
         "train__total_episodes": 320,
         "train__sampling_batch_size_per_card": 8,
         "train__lr": 1e-2,

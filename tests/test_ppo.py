@@ -15,18 +15,9 @@ from fgrlhf.reward import BasicReward
 from fgrlhf.types import PolicyOutput, TokenReward
 from fgrlhf.utils import masked_mean, masked_var
 
-# The values that select the published arithmetic, as written in a YAML file.
-PUBLISHED = {"whiten_divides_by": "sqrt_std", "gae_start": "longest"}
-SETTINGS = (
-    "whiten_rewards",
-    "lam",
-    "gamma",
-    "kl_coef",
-    "cliprange",
-    "cliprange_value",
-    "pg_coef",
-    "vf_coef",
-)
+# The values that select the published arithmetic.
+PUBLISHED = {"divides_by": "sqrt_std", "gae_start": "longest"}
+SETTINGS = ("lam", "gamma", "cliprange", "cliprange_value", "pg_coef", "vf_coef")
 
 
 def golden_case(golden, number):
@@ -64,6 +55,13 @@ def all_cases(golden):
     return [golden_case(golden, number) for number in range(count)]
 
 
+def ppo_of(case, divides_by="std", gae_start="own_end"):
+    """PPO with the settings of a case."""
+    whiten = {"rewards": case["whiten_rewards"], "divides_by": divides_by}
+    given = {name: case[name] for name in SETTINGS}
+    return PPO(PPOConfig(**given, whiten=whiten, gae_start=gae_start))
+
+
 def run(ppo, case, old, new, rewards):
     penalized_BT = BasicReward.penalized(rewards, old, case["kl_coef"])
     advantages = ppo.advantages(old, penalized_BT, rewards)
@@ -81,21 +79,20 @@ def run(ppo, case, old, new, rewards):
 
 
 def shipped(name: str) -> dict:
-    """The algorithm's settings of a published variant at paper scale, without its name."""
+    """The switches of a published variant at paper scale."""
     folder = Path(__file__).parents[1] / "tasks" / "qa_feedback" / "training"
     tree = read_config(folder / f"published_{name}_config.yml")
-    section = PPOConfig(**tree["algorithm"]).model_dump()
-    assert section.pop("name") == "ppo"
-    return section
+    section = PPOConfig(**tree["algorithm"])
+    return {"divides_by": section.whiten.divides_by, "gae_start": section.gae_start}
 
 
 @pytest.mark.parametrize("name", ["fine_grained", "baseline"])
 def test_the_published_files_have_the_published_values(name):
-    assert PUBLISHED.items() <= shipped(name).items()
+    assert shipped(name) == PUBLISHED
 
 
 def check_numbers(case, old, new, rewards, expected, switches):
-    ppo = PPO(PPOConfig(**{name: case[name] for name in SETTINGS}, **switches))
+    ppo = ppo_of(case, **switches)
     penalized_BT, advantages, loss, means = run(ppo, case, old, new, rewards)
     torch.testing.assert_close(
         old.logprobs_BT - old.ref_logprobs_BT, expected["kl"], atol=1e-5, rtol=0
@@ -113,7 +110,7 @@ def check_numbers(case, old, new, rewards, expected, switches):
 @pytest.mark.parametrize("name", ["fine_grained", "baseline"])
 def test_published_values_give_the_published_numbers(golden, name):
     """With every switch of the shipped file; each case contains its own coefficients."""
-    switches = {key: value for key, value in shipped(name).items() if key not in SETTINGS}
+    switches = shipped(name)
     cases = all_cases(golden)
     assert len(cases) >= 3
     for case in cases:
@@ -166,7 +163,7 @@ def test_plain_arithmetic_by_hand():
 @pytest.mark.parametrize("kept", PUBLISHED)
 def test_both_switches_are_needed_for_the_published_numbers(golden, source, kept):
     case, old, new, rewards, expected = golden_case(golden, 0 if source == "published" else 1)
-    ppo = PPO(PPOConfig(**{name: case[name] for name in SETTINGS}, **{kept: PUBLISHED[kept]}))
+    ppo = ppo_of(case, **{kept: PUBLISHED[kept]})
     _, advantages, _, _ = run(ppo, case, old, new, rewards)
     assert (advantages.returns_BT - expected["returns"]).abs().max() > 0.01
 
@@ -200,14 +197,15 @@ def test_by_default_padding_never_matters():
 def test_published_gae_does_let_padding_matter():
     """Deviation D3: whitened values on padding reach the last tokens of short answers."""
     one_more_column = lengths_mask([5, 2, 3], T=6)
+    published = PPOConfig(gae_start="longest", whiten={"rewards": True, "divides_by": "sqrt_std"})
     results = []
     for mask_BT in (MASK, one_more_column):
         r_BT = torch.zeros(mask_BT.shape)
         r_BT[:, :5] = torch.arange(15.0).view(3, 5) * MASK
         rewards = TokenReward({"raw": r_BT}, {}, mask_BT)
         returns = []
-        for switch in ({}, {**PUBLISHED, "whiten_rewards": True}):
-            advantages = PPO(PPOConfig(**switch)).advantages(rollout(mask_BT), r_BT, rewards)
+        for settings in (PPOConfig(), published):
+            advantages = PPO(settings).advantages(rollout(mask_BT), r_BT, rewards)
             returns.append(advantages.returns_BT[:, :5])
         results.append(returns)
     assert torch.equal(results[0][0], results[1][0])
@@ -216,13 +214,12 @@ def test_published_gae_does_let_padding_matter():
 
 def test_advantages_are_whitened_and_returns_are_not():
     old, _, rewards = random_batch(0.0)
-    plain = PPO(PPOConfig(whiten_rewards=False)).advantages(old, rewards.total_BT, rewards)
+    plain = PPO(PPOConfig()).advantages(old, rewards.total_BT, rewards)
     assert masked_mean(plain.advantages_BT, MASK) == pytest.approx(0, abs=1e-6)
     assert masked_var(plain.advantages_BT, MASK) == pytest.approx(1, abs=1e-5)
-    scaled = PPO(PPOConfig(whiten_rewards=True)).advantages(
-        old, 100 * rewards.total_BT + 0.0, rewards
-    )
-    again = PPO(PPOConfig(whiten_rewards=True)).advantages(old, rewards.total_BT, rewards)
+    whitening = PPO(PPOConfig(whiten={"rewards": True}))
+    scaled = whitening.advantages(old, 100 * rewards.total_BT + 0.0, rewards)
+    again = whitening.advantages(old, rewards.total_BT, rewards)
     torch.testing.assert_close(scaled.returns_BT, again.returns_BT, atol=1e-4, rtol=1e-4)
     assert plain.returns_BT[1, 2:].abs().max() == 0
 

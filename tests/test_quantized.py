@@ -169,7 +169,7 @@ def test_a_missing_package_is_named(monkeypatch):
 
 @pytest.mark.parametrize("kind", ["t5", "llama"])
 def test_rl_learns_and_checkpoints_hold_only_adapters(kind, tmp_path):
-    settings = {"train__lr": 2e-2, "train__total_episodes": 320, "algorithm__kl_coef": 0.01}
+    settings = {"train__lr": 2e-2, "train__total_episodes": 320, "algorithm__kl__coef": 0.01}
     run = trainer(config(tmp_path, **settings), kind, lora=QLORA)
     run.train()
     rows = metrics(tmp_path)

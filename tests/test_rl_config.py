@@ -12,6 +12,7 @@ from fgrlhf.configs.names import with_current_keys
 from fgrlhf.configs.schema import paths_of, sections_of
 from fgrlhf.configs.sections import Sampling
 from fgrlhf.configs.strict import config_from, load_config, to_yaml, validate
+from fgrlhf.configs.yaml_files import merged
 from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.task_config import rl_config
@@ -87,8 +88,9 @@ def test_the_published_files_load_as_they_are(name, tmp_path):
     else:
         assert kinds == {"baseline_model": "preference"}
     section = loaded.algorithm.model_dump()
-    given = published(name)["ppo"]
-    assert section["name"] == "ppo" and {key: section[key] for key in given} == given
+    given = with_current_keys(published(name))
+    given = merged(given["ppo"], given["algorithm"])
+    assert section["name"] == "ppo" and merged(section, given) == section
     assert loaded.unused_settings() == [] and loaded.logging.notes() == []
     assert validate(QAConfig, yaml.safe_load(to_yaml(loaded)), "again") == loaded
 
@@ -256,14 +258,17 @@ def test_a_key_that_nothing_reads_is_refused(key, value):
 
 def test_a_target_of_the_kl_needs_a_coefficient():
     tree = published("fine_grained")
-    tree["ppo"] |= {"kl_coef": 0, "adaptive_kl": {"target": 3.0}}
+    tree["ppo"] |= {"kl_coef": 0, "kl": {"target": 3.0}}
     (line,) = refused(tree)
-    assert line.startswith("ppo.adaptive_kl: it is not read, since kl_coef is 0")
+    assert line.startswith("ppo.kl.target: it is not read, since coef is 0")
     tree["ppo"]["kl_coef"] = 0.1
     assert refused(tree) == []
     tree["algorithm"] = tree.pop("ppo") | {"kl_coef": 0}
     (line,) = refused(tree)
-    assert line.startswith("algorithm.adaptive_kl: it is not read, since kl_coef is 0")
+    assert line.startswith("algorithm.kl.target: it is not read, since coef is 0")
+    tree["algorithm"]["kl"] = {"horizon": 5}
+    (line,) = refused(tree)
+    assert line.startswith("algorithm.kl.horizon: 5 is not read, since target is null")
 
 
 # ---- the published section `ppo` -----------------------------------------------------------------
@@ -277,15 +282,22 @@ def test_the_published_section_is_read_as_algorithm():
     assert loaded == validate(QAConfig, moved, "file") and "ppo" not in loaded.model_dump()
     both = {**tree, "algorithm": {"name": "nlpo", "sync_every": 5, "entropy_coef": 0.1}}
     loaded = validate(QAConfig, both, "file").algorithm.model_dump()
-    assert (loaded["name"], loaded["sync_every"], loaded["kl_coef"]) == ("nlpo", 5, 0.3)
+    assert (loaded["name"], loaded["sync_every"], loaded["kl"]["coef"]) == ("nlpo", 5, 0.3)
     tree["ppo"] = {}
     assert validate(QAConfig, tree, "file").algorithm == PPOConfig()
 
 
 def test_a_key_in_both_sections_is_refused():
-    tree = published("fine_grained") | {"algorithm": {"lam": 0.95, "kl_in": "loss"}}
+    tree = published("fine_grained") | {"algorithm": {"lam": 0.95, "kl": {"part_of": "loss"}}}
     (line,) = refused(tree)
     assert line.startswith("ppo.lam: it is also given as algorithm.lam=0.95, and `ppo` is ")
+    tree["algorithm"] = {"kl": {"coef": 0.2}}
+    (line,) = refused(tree)
+    assert line == "ppo.kl_coef: it is also given as algorithm.kl.coef: leave one of them out"
+    tree["ppo"] = {"whiten": {"rewards": True, "divides_by": "std"}}
+    tree["algorithm"] = {"whiten": {"rewards": False}}
+    (line,) = refused(tree)
+    assert line.startswith("ppo.whiten.rewards: it is also given as algorithm.whiten.rewards=False")
 
 
 @pytest.mark.parametrize(
@@ -295,8 +307,8 @@ def test_a_key_in_both_sections_is_refused():
         ({"name": "rloo"}, ["ppo.name: unknown key"]),
         ({"clip_low": 0.1}, ["ppo.clip_low: unknown key"]),
         (
-            {"whiten_divides_by": "x"},
-            ["ppo.whiten_divides_by: input should be 'std' or 'sqrt_std'"],
+            {"whiten": {"divides_by": "x"}},
+            ["ppo.whiten.divides_by: input should be 'std' or 'sqrt_std'"],
         ),
         ({"lam": 2, "gamma": "1"}, ["ppo.gamma: a number is needed", "ppo.lam: input should be"]),
         ({"lam": 2, "gama": 1}, ["ppo.lam: ", "ppo.gama: unknown key; did you mean `gamma`?"]),
@@ -394,8 +406,8 @@ def test_settings_of_a_tracker_that_is_off_are_noted():
 # Every switch between published and right (docs/deviations.md): its value in the published code,
 # and ours.
 SWITCHES = {
-    "algorithm.whiten_rewards": (True, False),
-    "algorithm.whiten_divides_by": ("sqrt_std", "std"),
+    "algorithm.whiten.rewards": (True, False),
+    "algorithm.whiten.divides_by": ("sqrt_std", "std"),
     "algorithm.gae_start": ("longest", "own_end"),
     "env.logprob_temperature": (1.0, None),
     "train.dropout": (True, False),
@@ -448,8 +460,11 @@ def test_the_default_variant_is_the_same_run_with_our_defaults(name, monkeypatch
     others = {"logging.run_name", "logging.save_dir", "train.micro_batch_size"}
     assert differing == {key for key, (a, b) in SWITCHES.items() if a != b} | others
     for key, (_, default) in SWITCHES.items():
-        section, leaf = key.split(".")
-        assert ours[key] == default == section_class(section).model_fields[leaf].default, key
+        section, *above, leaf = key.split(".")
+        model = section_class(section)
+        for name in above:
+            model = model.model_fields[name].annotation
+        assert ours[key] == default == model.model_fields[leaf].default, key
 
 
 # ---- hints ---------------------------------------------------------------------------------------
@@ -462,8 +477,11 @@ def test_the_default_variant_is_the_same_run_with_our_defaults(name, monkeypatch
         ("learning_rate", "train.lr"),
         ("train.num_train_epochs", "train.total_episodes"),
         ("per_device_train_batch_size", "train.micro_batch_size"),
-        ("train.init_kl_coef", "algorithm.kl_coef"),
-        ("train.kl_coef", "algorithm.kl_coef"),  # in another section
+        ("train.init_kl_coef", "algorithm.kl.coef"),
+        ("train.kl_coef", "algorithm.kl.coef"),  # in another section
+        ("algorithm.adaptive_kl", "algorithm.kl.target"),
+        ("algorithm.kl_in", "algorithm.kl.part_of"),
+        ("algorithm.whiten_divides_by", "algorithm.whiten.divides_by"),
         ("model.max_new_tokens", "model.max_generated_len"),
         ("model_name_or_path", "model.ckpt` or `model.value_model.ckpt"),
         ("train.lora_dropout", "model.lora.dropout"),

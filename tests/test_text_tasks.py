@@ -125,9 +125,9 @@ def test_the_translation_of_rl4lms_settings(name, stage, somewhere):
     iterations = int(re.search(r"# (\d+) iterations", text)[1])
     assert train.total_episodes == iterations * episodes
     # 0.1 of the clipped error in each iteration
-    assert config.algorithm.adaptive_kl.horizon == 10 * episodes
+    assert config.algorithm.kl.horizon == 10 * episodes
     per_token = float(re.search(r"# ([\d.]+) per token", text)[1])
-    assert config.algorithm.adaptive_kl.target == pytest.approx(per_token * length)
+    assert config.algorithm.kl.target == pytest.approx(per_token * length)
     assert episodes % train.n_minibatches == 0
     assert 32 <= episodes // train.n_minibatches * length <= 128  # tokens of a minibatch: 64
 

@@ -102,7 +102,7 @@ BANDIT = [
     "train.lr=1e-2",
     "train.value_lr=3e-3",
     "train.kl_threshold=1e6",
-    "algorithm.kl_coef=0",
+    "algorithm.kl.coef=0",
     "evaluation.examples=2",
 ]
 

@@ -58,7 +58,7 @@ def test_it_learns(tmp_path):
         tmp_path,
         model__max_generated_len=12,
         env__train_num_samples_per_input=4,
-        algorithm__kl_coef=0.0,
+        algorithm__kl__coef=0.0,
         train__total_episodes=24 * 15,
         train__sampling_batch_size_per_card=6,
         train__micro_batch_size=12,
@@ -290,7 +290,7 @@ def test_it_stops_when_the_kl_has_been_too_high_too_often(tmp_path, capsys):
         train__kl_threshold=0.01,
         train__kl_patience=3,
         train__total_episodes=400,
-        algorithm__kl_coef=0.0,
+        algorithm__kl__coef=0.0,
     )
     run = trainer(cfg, evaluate=lambda policy: {"reward": 0.0})
     run.train()
@@ -340,8 +340,9 @@ def test_a_metric_that_never_changes_is_named(tmp_path, capsys):
 def test_an_adaptive_coefficient_is_used_and_logged(alone, tmp_path):
     """It waits until the policy learns."""
     changes = {
-        "algorithm__adaptive_kl": {"target": 0.5, "horizon": 20},
-        "algorithm__kl_coef": 0.2,
+        "algorithm__kl__target": 0.5,
+        "algorithm__kl__horizon": 20,
+        "algorithm__kl__coef": 0.2,
         "train__n_critic_warmup_steps": alone,
     }
     trainer(config(tmp_path, **changes), own_value=True).train()

@@ -30,15 +30,14 @@ class ActorCriticAlgorithm(Algorithm):
         config = self.config
         mask_BT = rollout.response_mask_BT
         assert rollout.values_BT is not None  # since needs_values is true
-        if config.whiten_rewards:
-            penalized_BT = whiten(
-                penalized_BT, mask_BT, shift_mean=False, divide_by=config.whiten_divides_by
-            )
+        divide_by = config.whiten.divides_by
+        if config.whiten.rewards:
+            penalized_BT = whiten(penalized_BT, mask_BT, shift_mean=False, divide_by=divide_by)
         gamma, lam = config.gamma_of(None), config.lam_of(None)
         advantages_BT, returns_BT = gae(
             penalized_BT, rollout.values_BT, mask_BT, gamma, lam, config.gae_start
         )
-        whitened_BT = whiten(advantages_BT, mask_BT, divide_by=config.whiten_divides_by)
+        whitened_BT = whiten(advantages_BT, mask_BT, divide_by=divide_by)
         return Advantages(whitened_BT, returns_BT)
 
     def _per_aspect(self, rollout: Rollout, values_BTA: Tensor, rewards: TokenReward) -> Advantages:
@@ -64,7 +63,7 @@ class ActorCriticAlgorithm(Algorithm):
         )
         factors = [rewards.weight(name) / logged.weight(name) for name in names]
         advantages_BT = (by_aspect_BTA * by_aspect_BTA.new_tensor(factors)).sum(-1)
-        whitened_BT = whiten(advantages_BT, mask_BT, divide_by=config.whiten_divides_by)
+        whitened_BT = whiten(advantages_BT, mask_BT, divide_by=config.whiten.divides_by)
         return Advantages(whitened_BT, returns_BTA.sum(-1), returns_BTA)
 
     def value_loss(

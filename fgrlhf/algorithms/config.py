@@ -15,12 +15,19 @@ starts (`AlgorithmConfig.unused`). Any other key that the algorithm does not rea
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, PrivateAttr, Tag, model_validator
 
 from fgrlhf.configs.schema import NUMBER, SECTION
-from fgrlhf.configs.strict import Coefficient, Count, Positive, StrictModel, refuse
+from fgrlhf.configs.strict import (
+    Coefficient,
+    Count,
+    Positive,
+    StrictModel,
+    refuse,
+    unread_keys,
+)
 
 KL_ASPECT = "kl"  # the KL penalty in the reward, as the aspect of a critic
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -28,7 +35,6 @@ NumberOrByName = Annotated[
     Annotated[Share, Tag(NUMBER)] | Annotated[dict[str, Share], Tag(SECTION)],
     Discriminator(lambda value: SECTION if isinstance(value, dict) else NUMBER),
 ]
-KL_IN = "loss: k3 in the loss instead of log-ratios in the reward"
 
 
 @dataclass(frozen=True)
@@ -50,24 +56,58 @@ class RunSettings:
     dropout: bool
 
 
-class AdaptiveKLConfig(StrictModel):
-    """The section `algorithm.adaptive_kl`."""
+class KLConfig(StrictModel):
+    """The section `algorithm.kl`: the KL from the reference."""
 
-    target: Positive = Field(description="KL per response in nats")
-    horizon: Count = Field(default=10_000, description="episodes over which kl_coef adapts")
+    coef: Coefficient = Field(default=0.2, description="coefficient of the KL from the reference")
+    part_of: Literal["reward", "loss"] | None = Field(
+        default=None,
+        description=(
+            "reward: log-ratios; loss: k3; null: the loss of grpo and gpg, the reward of the others"
+        ),
+    )
+    target: Positive | None = Field(
+        default=None,
+        description=(
+            "KL per response in nats that coef adapts to (Ziegler et al.); null: coef is fixed"
+        ),
+    )
+    horizon: Count = Field(default=10_000, description="episodes over which coef adapts")
+
+    @model_validator(mode="after")
+    def _adapts_a_coefficient(self):
+        if self.target is None:
+            way_out = "since target is null and coef is fixed: set target, or leave it out"
+            refuse(unread_keys(self, ["horizon"], way_out))
+        elif self.coef == 0:
+            reason = (
+                "it is not read, since coef is 0 and the adapted values are multiples of it: set"
+                " coef above 0, or leave it out"
+            )
+            refuse([("target", reason)])
+        return self
+
+
+class WhitenConfig(StrictModel):
+    """The section `algorithm.whiten`: how rewards and advantages are scaled in a batch."""
+
+    rewards: bool = Field(
+        default=False,
+        description=(
+            "divide the token rewards of a batch by their standard deviation; true: as published"
+        ),
+    )
+    divides_by: Literal["std", "sqrt_std"] = Field(
+        default="std",
+        description="of the rewards, and of the advantages; sqrt_std: as published (deviation D1)",
+    )
 
 
 class AlgorithmConfig(StrictModel):
     """Settings of every algorithm."""
 
     name: str = "python"  # the library's algorithms override it
-    kl_coef: Coefficient = Field(
-        default=0.2, description="coefficient of the KL from the reference"
-    )
-    adaptive_kl: AdaptiveKLConfig | None = Field(
-        default=None, description="adapt kl_coef to reach a KL (Ziegler et al.); null: fixed"
-    )
-    kl_in: Literal["reward", "loss"] = Field(default="reward", description=KL_IN)
+    kl: KLConfig = KLConfig()
     gamma: float = Field(default=1.0, ge=0, le=1, description="discount per token")
     entropy_coef: Coefficient = Field(
         default=0.0, description="bonus on the entropy of the next token, in the loss"
@@ -81,7 +121,13 @@ class AlgorithmConfig(StrictModel):
         ),
     )
 
+    kl_part_of: ClassVar[Literal["reward", "loss"]] = "reward"  # for `kl.part_of: null`
     _unused: tuple[str, ...] = PrivateAttr(())
+
+    @property
+    def kl_in_loss(self) -> bool:
+        """Whether the KL is a term of the loss, and not of the reward."""
+        return (self.kl.part_of or self.kl_part_of) == "loss"
 
     @property
     def unused(self) -> tuple[str, ...]:
@@ -114,16 +160,6 @@ class AlgorithmConfig(StrictModel):
         config._unused = tuple(sorted(unused & tree.keys()))
         return config
 
-    @model_validator(mode="after")
-    def _adapts_a_coefficient(self):
-        if self.kl_coef == 0 and self.adaptive_kl is not None:
-            reason = (
-                "it is not read, since kl_coef is 0 and the adapted values are multiples of it: set"
-                " kl_coef above 0, or leave it out"
-            )
-            refuse([("adaptive_kl", reason)])
-        return self
-
 
 class ActorCriticConfig(AlgorithmConfig):
     """Settings of the algorithms with a critic: GAE and the critic's loss."""
@@ -141,15 +177,7 @@ class ActorCriticConfig(AlgorithmConfig):
     lam: NumberOrByName = Field(
         default=0.95, description="lambda of GAE; with critic=per_aspect also {NAME: number}"
     )
-    whiten_rewards: bool = Field(
-        default=False,
-        description=(
-            "divide the token rewards of a batch by their standard deviation; true: as published"
-        ),
-    )
-    whiten_divides_by: Literal["std", "sqrt_std"] = Field(
-        default="std", description="sqrt_std: as published (deviation D1)"
-    )
+    whiten: WhitenConfig = WhitenConfig()
     gae_start: Literal["own_end", "longest"] = Field(
         default="own_end", description="longest: as published (D3)"
     )
@@ -178,12 +206,12 @@ class ActorCriticConfig(AlgorithmConfig):
             reason = "a number for each reward needs critic=per_aspect: give one number, or set it"
             keys = [key for key in ("gamma", "lam") if isinstance(getattr(self, key), dict)]
             mistakes = [(key, reason) for key in keys]
-        elif self.whiten_rewards:
+        elif self.whiten.rewards:
             reason = (
                 "it divides the sum of the rewards, but the critic has a value of each: set it to"
                 " false; normalize_aspects=batch gives every reward the spread 1"
             )
-            mistakes = [("whiten_rewards", reason)]
+            mistakes = [("whiten.rewards", reason)]
         refuse(mistakes)
         return self
 
@@ -342,14 +370,16 @@ class GRPOConfig(GroupConfig):
         default=0.2, gt=0, le=1, description="clip the ratio below 1 - clip_low"
     )
     clip_high: Positive = Field(default=0.2, description="clip the ratio above 1 + clip_high")
-    kl_in: Literal["reward", "loss"] = Field(default="loss", description=KL_IN)
+
+    kl_part_of = "loss"
 
 
 class GPGConfig(GroupConfig):
     """Group policy gradient."""
 
     name: Literal["gpg"] = "gpg"
-    kl_in: Literal["reward", "loss"] = Field(default="loss", description=KL_IN)
+
+    kl_part_of = "loss"
 
 
 GROUP_CONFIGS = (RLOOConfig, GRPOConfig, GPGConfig)

@@ -50,7 +50,7 @@ class Algorithm(Protocol):
         """Advantages (and, with a critic, returns) of a step's rollouts, 0 on padding.
 
         Args:
-          penalized_BT: the sum over the aspects, minus the KL penalty unless `kl_in` is `loss`.
+          penalized_BT: the sum over the aspects, minus the KL unless it is part of the loss.
           rewards: the same rewards by aspect, without the penalty, and their segments.
         """
         ...
@@ -59,7 +59,7 @@ class Algorithm(Protocol):
     def loss(self, new: PolicyOutput, old: Rollout, advantages: Advantages) -> TokenLoss:
         """The loss per token of some rollouts, and metrics to log.
 
-        The trainer adds the KL (`kl_in: loss`) and the entropy bonus, and averages over tokens.
+        The trainer adds the KL (`kl.part_of`) and the entropy bonus, and averages over tokens.
 
         Args:
           new: log-probabilities, entropies and values under the current weights.

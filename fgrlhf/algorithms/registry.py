@@ -3,7 +3,7 @@
 `algorithm.name` is one of `ALGORITHMS`, or `python` for an algorithm outside the library. Then
 `of` is the import path of its class, and the other keys are those of its `config_class`.
 
-    algorithm: {name: python, of: my_package.my_module.MyAlgorithm, kl_coef: 0.1, bonus: 2.0}
+    algorithm: {name: python, of: my_package.my_module.MyAlgorithm, kl: {coef: 0.1}, bonus: 2.0}
 """
 
 from collections.abc import Callable, Collection
@@ -25,8 +25,10 @@ from fgrlhf.algorithms import config as settings
 from fgrlhf.algorithms.config import SHARED_SETTINGS, AlgorithmConfig
 from fgrlhf.base.errors import UserError, suggestion
 from fgrlhf.configs.messages import Mistakes
+from fgrlhf.configs.names import OTHER_KEYS
 from fgrlhf.configs.strict import refuse
 from fgrlhf.configs.user_class import class_path, import_object
+from fgrlhf.configs.yaml_files import merged
 
 if TYPE_CHECKING:
     from fgrlhf.algorithms.protocol import Algorithm
@@ -218,7 +220,7 @@ def read_with_ppo_section(tree: dict, read: Callable[[dict], Any]) -> Any:
     problems = []
     config = None
     try:
-        config = read({**others, "algorithm": {**algorithm, **moved}})
+        config = read({**others, "algorithm": merged(algorithm, moved)})
     except ValidationError as error:
         problems = [_as_in_the_file(problem, moved) for problem in error.errors()]
     if mistakes:
@@ -232,17 +234,31 @@ def read_with_ppo_section(tree: dict, read: Callable[[dict], Any]) -> Any:
 def _mistakes_in(section: dict, algorithm: dict) -> list[tuple[str, str]]:
     """The keys of the section `ppo` that cannot be moved to `algorithm`, each with its mistake."""
     mistakes = []
-    for key in section:
-        if key not in SHARED_SETTINGS:
+    for key, value in section.items():
+        current = OTHER_KEYS.get(f"ppo.{key}")
+        if current is not None:
+            mistakes.append((f"ppo.{key}", f"it is also given as {current}: leave one of them out"))
+        elif key not in SHARED_SETTINGS:
             hint = suggestion(str(key), sorted(SHARED_SETTINGS))
             mistakes.append((f"ppo.{key}", f"unknown key; {hint}"))
-        elif key in algorithm:
-            text = (
-                f"it is also given as algorithm.{key}={algorithm[key]}, and `ppo` is the published"
-                " name of the section `algorithm`: leave one of the two out"
-            )
-            mistakes.append((f"ppo.{key}", text))
+        else:
+            mistakes += _given_twice(key, value, algorithm)
     return mistakes
+
+
+def _given_twice(key: str, value: Any, algorithm: dict, path: str = "") -> list[tuple[str, str]]:
+    """The mistake of a key of `ppo` that `algorithm` has too; of a section, those of its keys."""
+    if key not in algorithm:
+        return []
+    other = algorithm[key]
+    if isinstance(value, dict) and isinstance(other, dict):
+        below = [_given_twice(name, value[name], other, f"{path}{key}.") for name in value]
+        return [mistake for mistakes in below for mistake in mistakes]
+    text = (
+        f"it is also given as algorithm.{path}{key}={other}, and `ppo` is the published name of the"
+        " section `algorithm`: leave one of the two out"
+    )
+    return [(f"ppo.{path}{key}", text)]
 
 
 def _as_in_the_file(problem: Any, moved: Collection[str]) -> InitErrorDetails:
@@ -253,6 +269,8 @@ def _as_in_the_file(problem: Any, moved: Collection[str]) -> InitErrorDetails:
         mistakes = context.get("error")
         if len(loc) > 2 and loc[2] in moved:  # pydantic inserts a name: ("algorithm", "ppo", "lam")
             loc = ("ppo", *loc[2:])
-        elif isinstance(mistakes, Mistakes) and all(key in moved for key, _ in mistakes.mistakes):
+        elif isinstance(mistakes, Mistakes) and all(
+            key.partition(".")[0] in moved for key, _ in mistakes.mistakes
+        ):
             loc = ("ppo",)
     return InitErrorDetails(type=problem["type"], loc=loc, input=problem["input"], ctx=context)

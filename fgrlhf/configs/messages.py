@@ -25,7 +25,9 @@ MOST_SHOWN = 250  # characters of a list of known keys
 
 # keys of other libraries (transformers, TRL, OpenRLHF, verl) -> ends of our keys' paths
 OTHER_NAMES = {
-    "beta": ("kl_coef",),
+    "adap_kl_ctrl": ("kl.target",),
+    "adaptive_kl": ("kl.target",),
+    "beta": ("kl.coef",),
     "bf16": ("model.dtype",),
     "center_rewards_coefficient": ("centring",),
     "critic_learning_rate": ("value_lr",),
@@ -36,8 +38,9 @@ OTHER_NAMES = {
     "evaluation_steps": ("evaluation.every_steps",),
     "gae_lambda": ("lam",),
     "gradient_accumulation_steps": ("n_minibatches", "micro_batch_size"),
-    "init_kl_coef": ("kl_coef", "dpo.beta"),
-    "kl_coef": ("dpo.beta",),
+    "init_kl_coef": ("kl.coef", "dpo.beta"),
+    "kl_coef": ("kl.coef", "dpo.beta"),
+    "kl_in": ("kl.part_of",),
     "learning_rate": ("lr",),
     "logging_steps": ("log_interval",),
     "lora_alpha": ("lora.alpha",),
@@ -77,7 +80,7 @@ OTHER_NAMES = {
     "scale_rewards": ("algorithm.normalize",),
     "sft_model_path": ("model.ckpt",),
     "steps_per_generation": ("n_minibatches",),
-    "target_kl": ("adaptive_kl.target",),
+    "target_kl": ("kl.target",),
     "target_modules": ("lora.target_modules",),
     "total_steps": ("max_steps", "total_episodes"),
     "use_vllm": ("sampler.kind",),
@@ -85,6 +88,7 @@ OTHER_NAMES = {
     "vllm_importance_sampling_clip_max": ("importance_cap",),
     "vllm_server_base_url": ("sampler.url",),
     "warmup_ratio": ("warmup_steps",),
+    "whiten_divides_by": ("whiten.divides_by",),
 }
 
 

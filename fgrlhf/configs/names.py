@@ -9,8 +9,12 @@ from typing import Any
 
 # key -> its name here; both are paths of a section's key
 OTHER_KEYS = {
+    "algorithm.kl_coef": "algorithm.kl.coef",
+    "algorithm.whiten_rewards": "algorithm.whiten.rewards",
     "env.max_input_len": "model.max_input_len",
     "env.max_generated_len": "model.max_generated_len",
+    "ppo.kl_coef": "algorithm.kl.coef",
+    "ppo.whiten_rewards": "algorithm.whiten.rewards",
     "train.eval_interval": "evaluation.every_steps",
     "train.n_warmup_steps": "train.warmup_steps",
     "train.training_batch_size_per_card": "train.micro_batch_size",
@@ -71,9 +75,15 @@ def _move(tree: dict[Any, Any], other: str, current: str) -> None:
     """Move a value to another path, unless there is one. A section that is left empty goes."""
     *path, key = other.split(".")
     section = _section(tree, path)
-    name, _, new_key = current.partition(".")
-    target = tree.setdefault(name, {}) if key in section else None
-    if not isinstance(target, dict) or new_key in target:
+    if key not in section:
+        return
+    *new_path, new_key = current.split(".")
+    target = tree
+    for name in new_path:
+        target = target.setdefault(name, {})
+        if not isinstance(target, dict):
+            return
+    if new_key in target:
         return
     target[new_key] = section.pop(key)
     if not section:

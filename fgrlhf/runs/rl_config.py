@@ -381,7 +381,7 @@ class RLConfig(RunConfig):
         if not isinstance(algorithm, ActorCriticConfig) or algorithm.critic != "per_aspect":
             return None
         names = [name for name, reward in self.reward.items() if reward.base_weight != 0]
-        if algorithm.kl_in == "reward" and algorithm.kl_coef != 0:
+        if not algorithm.kl_in_loss and algorithm.kl.coef != 0:
             names.append(KL_ASPECT)
         return tuple(names)
 
