@@ -122,7 +122,7 @@ tools-check: setup
 	@$(RUN) python -m scripts.tools
 	@$(RUN) python -m pytest -m slow tests/test_real_tools.py $(ARGS)
 
-# Compare with other packages on equal work; needs the extra `peers`. ARGS="--tune" first tries all settings of both sides.
+# Compare with other packages on equal work; needs the extra `peers`. ARGS="tune=true" first tries all settings of both sides.
 bench-peers: setup
 	@$(RUN) python -m benchmarks.peers $(ARGS)
 

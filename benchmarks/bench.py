@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveInt
 
 from benchmarks import baseline, causal, ours, workload
 from benchmarks.flops import padded_update_flops, step_flops
@@ -34,7 +34,7 @@ from benchmarks.harness import (
     with_total,
 )
 from benchmarks.measure import PHASES, Equality, Weights, check, measured, run_step
-from benchmarks.workload import CPU_SIZES, GPU_SIZES, SIZES, Size
+from benchmarks.workload import CPU_SIZES, SIZES, Size
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_json, write_text
 from fgrlhf.base.program import run_main
@@ -76,9 +76,6 @@ class BenchSettings(StrictModel):
     )
     threads: PositiveInt = Field(2, description="CPU threads")
     memory: bool = Field(True, description="measure peak memory, each side in a separate process")
-    peak_tflops: PositiveFloat | None = Field(
-        None, description="the GPU's peak, to report utilisation (MFU)"
-    )
     output_dir: str = "outputs"
     results: str | None = Field(
         None, description="a document whose `bench` part is replaced by the table"
@@ -86,7 +83,7 @@ class BenchSettings(StrictModel):
 
     def names(self) -> list[str]:
         """The names in `sizes`. Raises `UserError` if one of them is unknown."""
-        auto = (*CPU_SIZES, *GPU_SIZES) if torch.cuda.is_available() else CPU_SIZES
+        auto = SIZES if torch.cuda.is_available() else CPU_SIZES
         names = [*auto, causal.NAME] if self.sizes == "auto" else self.sizes.split(",")
         unknown = [name for name in names if name not in NAMES]
         if unknown:
@@ -215,8 +212,6 @@ def bench_size(size: Size, settings: BenchSettings, say: Progress) -> dict[str, 
         for side in ("baseline", "ours"):
             rates[f"{side}_tokens_per_s"] = sum(map(len, responses)) / times[f"{side}_s"]
             rates[f"{side}_gflops"] = flops[name] / times[f"{side}_s"] / 1e9
-            if settings.peak_tflops:
-                rates[f"{side}_mfu"] = rates[f"{side}_gflops"] / 1e3 / settings.peak_tflops
         result[name] = {**times, **rates, **memory.get(name, {})}
     if "peak_mb" in memory:
         result["peak_mb"] = memory["peak_mb"]

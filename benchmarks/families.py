@@ -1,6 +1,6 @@
 """Which model types of transformers are policies and reward models: the table of docs/models.md.
 
-    make families        or: python -m benchmarks.families --output-dir outputs/families
+    make families        python -m benchmarks.families --help lists the keys
 
 For every type that transformers loads as a causal or seq2seq language model, a tiny random model is
 built from the type's own config class with small sizes. Windows and chunks are set to 12 tokens, so
@@ -11,7 +11,6 @@ it. Each type has a process of its own with a limit of time and memory, and a JS
 output folder: a run that was stopped continues with the other types.
 """
 
-import argparse
 import multiprocessing
 import os
 import re
@@ -24,6 +23,7 @@ from typing import Any
 
 import torch
 import transformers
+from pydantic import Field
 from torch import Tensor
 from transformers import (
     CONFIG_MAPPING,
@@ -37,10 +37,13 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
 )
 
+from benchmarks.harness import replace_part
 from fgrlhf.base.errors import UserError, shorten
-from fgrlhf.base.files import read_json, write_json, write_text
+from fgrlhf.base.files import read_json, write_json
 from fgrlhf.base.program import run_main
+from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.sections import LoRAConfig, Sampling
+from fgrlhf.configs.strict import StrictModel
 from fgrlhf.kernels.install import shares_cache, shares_prompts
 from fgrlhf.models.loading import check_sizes, constants_of
 from fgrlhf.models.shared_rows import can_share
@@ -50,8 +53,6 @@ from reward_modeling.config import RMModelConfig
 from reward_modeling.network import load_network
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "models.md"
-START, END = "<!-- families -->", "<!-- end of families -->"
-COMMAND = "make families"
 SECONDS = 150  # of one type
 GIGABYTES = 12  # of one type
 WORDS = "the a red blue green cat dog bird sees likes and one two three four five six seven , . !"
@@ -409,7 +410,7 @@ def table(rows: dict[str, dict[str, Any]], types: dict[str, bool]) -> str:
     """The table of docs/models.md, in Markdown."""
     policies = {name: row for name, row in rows.items() if row.get("policy", "") is None}
     lines = [
-        f"Made by `{COMMAND}` with transformers {transformers.__version__}, torch"
+        f"Made by `make families` with transformers {transformers.__version__}, torch"
         f" {torch.__version__.split('+')[0]}: {len(policies)} of {len(rows)} types are policies.",
         "",
         "| type | kind | largest difference | shares | LoRA: adapters, difference | reward model |",
@@ -468,29 +469,24 @@ def _short(reason: str) -> str:
     return shorten(text.replace("|", "/"), 90)
 
 
-def write_table(text: str, document: Path = DOCUMENT) -> None:
-    """Replace the table between the two marks of the document."""
-    content = document.read_text(encoding="utf-8")
-    before, rest = content.split(START)
-    after = rest.split(END)[1]
-    write_text(document, f"{before}{START}\n\n{text}\n\n{END}{after}")
+class FamiliesSettings(StrictModel):
+    """`make families`."""
+
+    output_dir: Path = Field(Path("outputs/families"), description="rows of the table")
+    types: list[str] = Field([], description="only these types; the document keeps its table")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="The table of model types.")
-    parser.add_argument("--output-dir", type=Path, default=Path("outputs/families"))
-    parser.add_argument("--types", nargs="+", help="only these types; the table is not written")
-    args = parser.parse_args()
+def main(settings: FamiliesSettings) -> None:
     torch.set_num_threads(1)  # a process that is forked cannot use the threads of its parent
     types = model_types()
-    chosen = {name: types[name] for name in args.types or types}
-    run(args.output_dir, chosen)
-    rows = {name: read_json(args.output_dir / f"{name}.json") for name in chosen}
-    if args.types:
-        print(table(rows, types))
+    chosen = {name: types[name] for name in settings.types or types}
+    run(settings.output_dir, chosen)
+    text = table({name: read_json(settings.output_dir / f"{name}.json") for name in chosen}, types)
+    if settings.types:
+        print(text)
     else:
-        write_table(table(rows, types))
+        replace_part(DOCUMENT, "families", f"\n{text}\n")
 
 
 if __name__ == "__main__":
-    run_main(main)
+    run_main(lambda: main(settings_from(FamiliesSettings)))

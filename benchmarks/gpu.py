@@ -48,7 +48,7 @@ from fgrlhf.base.processes import environments_of_group
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.sections import ParallelConfig
-from fgrlhf.configs.strict import StrictModel, validate
+from fgrlhf.configs.strict import StrictModel
 from fgrlhf.ppo import PPOTrainer
 from fgrlhf.reward import CombinedReward, SegmentClassifierReward, SequenceScorerReward
 from fgrlhf.reward_models.loading import load_reward_model
@@ -259,19 +259,6 @@ def set_epochs(state: PPOTrainer | baseline.State, epochs: int) -> None:
     state.config = state.config.model_copy(update={"train": train})
 
 
-def compared(name: str) -> Callable[[bool], dict[str, Any]]:
-    """A piece that times one step of a size against the published baseline's, after a check."""
-
-    def piece(rehearsal: bool) -> dict[str, Any]:
-        size = REHEARSAL if rehearsal else replace(SIZES[name], reps=1)
-        # `paper_step` measures memory
-        tree = {"threads": THREADS, "peak_tflops": peak_tflops(), "memory": False}
-        settings = validate(bench.BenchSettings, tree, "the settings")
-        return {"bench": bench.bench_size(size, settings, Progress())}
-
-    return piece
-
-
 def decoder(rehearsal: bool) -> dict[str, Any]:
     """A GRPO step of a decoder of 0.6 billion weights, against transformers' own generate."""
     size = REHEARSAL_DECODER if rehearsal else DECODER
@@ -333,7 +320,6 @@ def _group_of_one() -> Iterator[None]:
 PIECES: dict[str, Callable[[bool], dict[str, Any]]] = {
     "correctness": correctness,
     "paper_step": paper_step,
-    "t5_base": compared("t5_base"),
     "decoder": decoder,
     "memory": gpu_memory.piece,
     "sharded": sharded,
@@ -355,20 +341,19 @@ def peak_tflops() -> float | None:
     return None
 
 
-def folder_of(settings: GpuSettings) -> Path:
+def folder_of(rehearsal: bool, output_dir: str) -> Path:
     """Where results are kept: those of another GPU, commit or kind are never mixed with them."""
     commit = (commit_of_code() or "unknown")[:12]
     device = re.sub(r"[^A-Za-z0-9]+", "-", device_name())
-    kind = "-rehearsal" if settings.rehearsal else ""
-    return Path(settings.output_dir) / f"{device}-{commit}{kind}"
+    kind = "-rehearsal" if rehearsal else ""
+    return Path(output_dir).resolve() / f"{device}-{commit}{kind}"
 
 
-def run_piece(name: str, settings: GpuSettings) -> None:
+def run_piece(name: str, rehearsal: bool, folder: str) -> None:
     """Measure one piece in this process and write its file."""
     quiet_transformers()
     torch.set_num_threads(THREADS)
-    result = PIECES[name](settings.rehearsal)
-    write_json(folder_of(settings) / f"{name}.json", result)
+    write_json(Path(folder) / f"{name}.json", PIECES[name](rehearsal))
 
 
 def run_pieces(settings: GpuSettings) -> dict[str, str]:
@@ -377,7 +362,7 @@ def run_pieces(settings: GpuSettings) -> dict[str, str]:
     Returns:
       piece -> why it has no result: it failed, or the time was up.
     """
-    folder = folder_of(settings)
+    folder = folder_of(settings.rehearsal, settings.output_dir)
     end = monotonic() + 60 * settings.minutes if settings.minutes else float("inf")
     missing = {}
     for name in PIECES:
@@ -389,31 +374,13 @@ def run_pieces(settings: GpuSettings) -> dict[str, str]:
             missing[name] = "the time was up: call `make gpu` again"
             continue
         print(f"{name}: at most {seconds / 60:.0f} minutes", flush=True)
-        reason = run_in_process(name, settings, seconds)
-        if reason is not None:
-            missing[name] = reason
-            print(f"{name}: {reason}", file=sys.stderr, flush=True)
+        arguments = {"name": name, "rehearsal": settings.rehearsal, "folder": str(folder)}
+        try:
+            in_processes("benchmarks.gpu:run_piece", arguments, seconds=seconds, shown=True)
+        except UserError as error:
+            missing[name] = str(error).splitlines()[-1].rstrip(".")
+            print(f"{name}: {missing[name]}", file=sys.stderr, flush=True)
     return missing
-
-
-def piece_here(name: str, rehearsal: bool, output_dir: str) -> None:
-    """`run_piece`, in a process of its own."""
-    tree = {"rehearsal": rehearsal, "output_dir": output_dir}
-    run_piece(name, validate(GpuSettings, tree, "the settings"))
-
-
-def run_in_process(name: str, settings: GpuSettings, seconds: float) -> str | None:
-    """None, or why the piece failed."""
-    arguments = {
-        "name": name,
-        "rehearsal": settings.rehearsal,
-        "output_dir": str(Path(settings.output_dir).resolve()),
-    }
-    try:
-        in_processes("benchmarks.gpu:piece_here", arguments, seconds=seconds, shown=True)
-    except UserError as error:
-        return str(error).splitlines()[-1].rstrip(".")
-    return None
 
 
 # ---- the document --------------------------------------------------------------------------------
@@ -432,8 +399,6 @@ def document(results: Mapping[str, dict], missing: Mapping[str, str]) -> str:
         parts.append(table(["check", "value"], rows))
     if "paper_step" in results:
         parts.append(paper_table(results["paper_step"], peak))
-    if "t5_base" in results:
-        parts.append(bench.size_table("t5_base", results["t5_base"]["bench"]))
     if "decoder" in results:
         what = "a decoder of 0.6 billion weights"
         parts.append(causal.size_table(results["decoder"]["causal"], "decoder", what))
@@ -511,10 +476,10 @@ def run(settings: GpuSettings) -> None:
             "PyTorch sees no GPU here, so there is nothing to measure. `make gpu"
             ' ARGS="rehearsal=true"` runs all pieces with tiny models on the CPU'
         )
+    folder = folder_of(settings.rehearsal, settings.output_dir)
     if settings.piece is not None:
-        run_piece(settings.piece, settings)
+        run_piece(settings.piece, settings.rehearsal, str(folder))
         return
-    folder = folder_of(settings)
     missing = run_pieces(settings)
     results = {}
     for name in PIECES:

@@ -17,7 +17,7 @@ from pathlib import Path
 from signal import SIGKILL
 from tempfile import TemporaryDirectory
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import transformers
@@ -31,7 +31,6 @@ from fgrlhf.runs.memory import own_peak_mb
 
 ROOT = Path(__file__).parents[1]
 MB = 2**20
-Result = TypeVar("Result")
 
 
 class Progress:
@@ -53,20 +52,13 @@ def quiet_transformers() -> None:
 # ---- rounds --------------------------------------------------------------------------------------
 
 
-def one_round(sides: Mapping[str, Callable[[], Result]], number: int) -> dict[str, Result]:
-    """The result of every side. Rounds with odd numbers begin with the last side."""
-    order = list(sides) if number % 2 == 0 else list(sides)[::-1]
-    results = {name: sides[name]() for name in order}
-    return {name: results[name] for name in sides}
-
-
 def alternate(
     sides: Mapping[str, Callable[[], Mapping[str, float]]],
     rounds: int,
     warm_ups: int = 0,
     say: Callable[[str], None] = print,
 ) -> list[dict[str, Mapping[str, float]]]:
-    """The seconds of each phase of every side, by round.
+    """The seconds of each phase of every side, by round. Odd rounds begin with the last side.
 
     Args:
       sides: each runs the same work once, and returns {phase: seconds} with the sum as `step`.
@@ -75,7 +67,8 @@ def alternate(
     """
     done = []
     for i in range(-warm_ups, rounds):
-        done.append(one_round(sides, i))
+        order = list(sides) if i % 2 == 0 else list(sides)[::-1]
+        done.append({name: sides[name]() for name in order})
         latest = ", ".join(f"{name} {seconds['step']:.2f} s" for name, seconds in done[-1].items())
         say(f"round {i + 1} of {rounds}: {latest}" if i >= 0 else f"warm-up: {latest}")
     return done[warm_ups:]
@@ -92,11 +85,14 @@ def by_phase(
 
 
 def paired(first: Sequence[float], second: Sequence[float]) -> dict[str, float]:
-    """Medians of both, and the median ratio of single rounds."""
+    """Medians of both, and of the ratios of single rounds, with their range."""
+    ratios = [a / b for a, b in zip(first, second, strict=True)]
     return {
         "baseline_s": statistics.median(first),
         "ours_s": statistics.median(second),
-        "ratio": statistics.median(a / b for a, b in zip(first, second, strict=True)),
+        "ratio": statistics.median(ratios),
+        "lowest": min(ratios),
+        "highest": max(ratios),
     }
 
 

@@ -1,26 +1,24 @@
 """The library compared with other packages on equal work.
 
-    python -m benchmarks.peers [--rows reward_trainer] [--rounds 5] [--tune] [--out outputs]
+    python -m benchmarks.peers [rows=[reward_trainer]] [rounds=5] [tune=true]
 
 A row of the table is a `PeerComparison`: two sides that do the same work in one process, in
-alternating order. The table lists the medians, the ratio of every round and their median, and each
-side's peak memory in a separate process. Before anything is timed, the row's own `check` verifies
-that both sides compute the same.
+alternating order. The table lists the medians, the median ratio of the rounds and its range, and
+each side's peak memory in a separate process. Before anything is timed, the row's own `check`
+verifies that both sides compute the same.
 
-`--tune` first tries all settings that a row lists for its sides and times the fastest ones; by
-default each side uses its first setting. The results are written to `bench_peers.json` and
-`bench_peers.md`, the table in benchmarks/PEERS.md.
+With `tune`, all settings that a row lists for its sides are tried first, and the fastest ones are
+timed; by default each side uses its first setting. The results are written to `bench_peers.json`
+and `bench_peers.md`, the table in benchmarks/PEERS.md.
 
 The peers are installed by the extra `peers` of setup.py and are never a dependency. To add a row,
 write a module with a function `comparison` and list it in `ROWS`.
 """
 
-import argparse
 import importlib
 import importlib.metadata
 import importlib.util
 import os
-import statistics
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -30,12 +28,15 @@ from typing import Any
 
 import psutil
 import torch
+from pydantic import Field, PositiveInt
 
 from benchmarks import harness
-from benchmarks.harness import MB, in_processes, one_round
+from benchmarks.harness import MB, alternate, by_phase, in_processes
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_json, write_text
 from fgrlhf.base.program import run_main
+from fgrlhf.cli.command_line import settings_from
+from fgrlhf.configs.strict import StrictModel
 
 # row -> function that returns its `PeerComparison`, imported when the row is run
 ROWS = {
@@ -48,6 +49,15 @@ SIDES = ("ours", "peer")
 INSTALL = "pip install -c constraints.txt -e '.[peers]'"
 
 Choice = Mapping[str, Any]  # settings of one side
+
+
+class PeersSettings(StrictModel):
+    """`make bench-peers`."""
+
+    rows: list[str] = Field(list(ROWS), description=f"out of {', '.join(ROWS)}")
+    rounds: PositiveInt = Field(5, description="runs of each side")
+    tune: bool = Field(False, description="first try all settings of both sides")
+    output_dir: Path = Path("outputs")
 
 
 @dataclass(frozen=True)
@@ -65,6 +75,11 @@ class Measured:
     @property
     def rate(self) -> float:
         return self.units / self.seconds
+
+    @property
+    def of_a_unit(self) -> dict[str, float]:
+        """Seconds and CPU seconds of a unit."""
+        return {"step": self.seconds / self.units, "cpu": self.cpu_seconds / self.units}
 
 
 @dataclass(frozen=True)
@@ -115,38 +130,7 @@ def row(name: str) -> PeerComparison:
     return getattr(importlib.import_module(module), function)()
 
 
-# ---- numbers -------------------------------------------------------------------------------------
-
-
-def paired(ours: Sequence[Measured], peer: Sequence[Measured]) -> dict[str, Any]:
-    """Medians of both rates, and the ratio of every round. `cpu_ratio` uses CPU time."""
-    both = list(zip(ours, peer, strict=True))
-    ratios = [a.rate / b.rate for a, b in both]
-    cpu_ratios = [(a.units / a.cpu_seconds) / (b.units / b.cpu_seconds) for a, b in both]
-    return {
-        "ours": statistics.median(a.rate for a in ours),
-        "peer": statistics.median(b.rate for b in peer),
-        "ratio": statistics.median(ratios),
-        "ratio_rounds": ratios,
-        "cpu_ratio": statistics.median(cpu_ratios),
-        "rounds": {"ours": [asdict(a) for a in ours], "peer": [asdict(b) for b in peer]},
-    }
-
-
-def alternate(
-    comparison: PeerComparison, work: Any, choices: Mapping[str, Choice], rounds: int
-) -> dict[str, Any]:
-    """Run both sides in each round; every other round begins with the peer."""
-    sides = {side: partial(comparison.side(side).run, work, choices[side]) for side in SIDES}
-    runs = []
-    for i in range(rounds):
-        runs.append(one_round(sides, i))
-        print(
-            f"  round {i + 1}: ours {runs[-1]['ours'].rate:.3g}, {comparison.package}"
-            f" {runs[-1]['peer'].rate:.3g} {comparison.unit}/s",
-            flush=True,
-        )
-    return paired([run["ours"] for run in runs], [run["peer"] for run in runs])
+# ---- settings -----------------------------------------------------------------------------------
 
 
 def fastest(comparison: PeerComparison, work: Any) -> tuple[dict[str, Choice], dict[str, list]]:
@@ -190,7 +174,7 @@ def memory_of(name: str, side: str, choice: Choice) -> dict[str, float]:
 def compare(
     comparison: PeerComparison, rounds: int, tune: bool = False, memory: Callable = memory_of
 ) -> dict[str, Any]:
-    """Measure one row."""
+    """Measure one row. `step` and `cpu` have the seconds of a unit; `baseline` is the peer."""
     require(comparison.package)
     print(f"{comparison.name}: {comparison.what}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
@@ -199,7 +183,12 @@ def compare(
         choices, tried = {side: comparison.side(side).choices[0] for side in SIDES}, {}
         if tune:
             choices, tried = fastest(comparison, work)
-        result = alternate(comparison, work, choices, rounds)
+
+        def timed(side: str) -> dict[str, float]:
+            return comparison.side(side).run(work, choices[side]).of_a_unit
+
+        sides = {"ours": partial(timed, "ours"), "baseline": partial(timed, "peer")}
+        measured = alternate(sides, rounds)
     return {
         "what": comparison.what,
         "unit": comparison.unit,
@@ -209,69 +198,52 @@ def compare(
         "work": facts,
         "choices": {side: dict(choice) for side, choice in choices.items()},
         "tried": tried,
-        **result,
+        "rounds": measured,
+        **by_phase(measured, ("step", "cpu")),
         "memory": {side: memory(comparison.name, side, choices[side]) for side in SIDES},
     }
 
 
-HEAD = (
-    "| | peer | ours | peer's | ratio (rounds) | of CPU time | goal | peak memory, ours / peer's"
-    " |\n|---|---|---|---|---|---|---|---|"
-)
+HEADER = ("", "peer", "ours", "peer's", "ratio (rounds)", "ratio of CPU time", "goal")
+HEADER += ("peak memory, ours / peer's",)
 
 
 def table(results: Mapping[str, Mapping[str, Any]]) -> str:
     """One line per row: median rates, the median ratio and its range over the rounds."""
-    lines = [HEAD]
+    rows = []
     for name, result in results.items():
-        low, high = min(result["ratio_rounds"]), max(result["ratio_rounds"])
+        step, unit, goal = result["step"], result["unit"], result["at_least"]
         ours_mb, peer_mb = (result["memory"][side]["peak_mb"] for side in SIDES)
+        reached = "met" if step["ratio"] >= (goal or 0) else "missed"
         cells = [
             name,
             f"{result['package']} {result['version']}",
-            f"{result['ours']:.3g} {result['unit']}/s",
-            f"{result['peer']:.3g} {result['unit']}/s",
-            f"**{result['ratio']:.2f}** ({low:.2f} to {high:.2f})",
-            f"{result['cpu_ratio']:.2f}",
-            _goal_cell(result["ratio"], result["at_least"]),
+            f"{1 / step['ours_s']:.3g} {unit}/s",
+            f"{1 / step['baseline_s']:.3g} {unit}/s",
+            f"**{step['ratio']:.2f}** ({step['lowest']:.2f} to {step['highest']:.2f})",
+            f"{result['cpu']['ratio']:.2f}",
+            "" if goal is None else f"{goal:g}: {reached}",
             f"{ours_mb:.0f} / {peer_mb:.0f} MB",
         ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+        rows.append(cells)
+    return harness.table(HEADER, rows) + "\n"
 
 
-def _goal_cell(ratio: float, goal: float | None) -> str:
-    if goal is None:
-        return ""
-    return f"{goal:g}: {'met' if ratio >= goal else 'missed'}"
-
-
-def main() -> None:
+def run(settings: PeersSettings) -> None:
+    """Measure the rows, and write the results after each: a later one may fail."""
     # Offline, and without TRL's telemetry. huggingface_hub reads these variables at import.
     os.environ.update(HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1")
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.peers",
-        description="The library compared with other packages on equal work.",
-    )
-    parser.add_argument(
-        "--rows", nargs="+", default=list(ROWS), help=f"out of {', '.join(ROWS)}; default: all"
-    )
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--tune", action="store_true", help="first try all settings of both sides")
-    parser.add_argument("--out", type=Path, default=Path("outputs"))
-    options = parser.parse_args()
-    comparisons = [row(name) for name in options.rows]
+    comparisons = [row(name) for name in settings.rows]
     for comparison in comparisons:
         require(comparison.package)
     results = {}
     for comparison in comparisons:
-        results[comparison.name] = compare(comparison, options.rounds, options.tune)
-        # after every row: a later one may fail
+        results[comparison.name] = compare(comparison, settings.rounds, settings.tune)
         about = {"machine": harness.machine(), "rows": results}
-        write_json(options.out / "bench_peers.json", about)
-        write_text(options.out / "bench_peers.md", table(results))
-    print(table(results) + f"written to {options.out / 'bench_peers.json'} and .md")
+        write_json(settings.output_dir / "bench_peers.json", about)
+        write_text(settings.output_dir / "bench_peers.md", table(results))
+    print(f"{table(results)}written to {settings.output_dir / 'bench_peers.json'} and .md")
 
 
 if __name__ == "__main__":
-    run_main(main)
+    run_main(lambda: run(settings_from(PeersSettings)))

@@ -4,10 +4,9 @@
 
 One axis varies at a time: prompts of a step, tokens of a prompt, tokens of an answer. Every point
 is a PPO step of two processes on a CPU. The memory is the largest resident set of a process,
-without that after its imports. Writes `ranks.json` and a plot.
+without that after its imports. Writes `ranks.json`.
 """
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from benchmarks import ours
 from benchmarks.harness import PeakMemory, Progress, in_processes, number, replace_part, table
 from benchmarks.measure import run_loop_step, size_of
 from benchmarks.scaling import AXES as ALL_AXES
-from benchmarks.scaling import at, figure
+from benchmarks.scaling import at
 from benchmarks.workload import RMDims, Size, T5Dims
 from fgrlhf.base.files import write_json
 from fgrlhf.base.processes import environments_of_group
@@ -47,9 +46,8 @@ class RanksSettings(StrictModel):
         None, description="number of points per axis, from the smallest; null: all"
     )
     output_dir: str = "outputs"
-    plot: str = Field("outputs/plots/ranks.svg", description="file of the plot")
     results: str | None = Field(
-        None, description="a document whose `ranks` part is replaced by table and plot"
+        None, description="a document whose `ranks` part is replaced by the table"
     )
 
 
@@ -92,22 +90,6 @@ def measured(size: Size, strategy: str) -> dict[str, float]:
 Points = Sequence[Mapping[str, float]]
 
 
-def plot(results: Mapping[str, Mapping[str, Points]], path: Path) -> None:
-    """One panel per axis, one line per strategy and half of a step."""
-    with figure(path, len(results), (9, 3)) as panels:
-        for panel, (axis, by_strategy) in zip(panels, results.items()):
-            for colour, (strategy, points) in zip(("C0", "C1"), by_strategy.items()):
-                xs = [point["x"] for point in points]
-                for phase, line in (("rollout", "o--"), ("update", "o-")):
-                    peaks = [point[phase] for point in points]
-                    label = f"{strategy}, {phase}"
-                    panel.plot(xs, peaks, line, color=colour, markersize=3, label=label)
-                panel.set_xticks(xs)
-            panel.set(xlabel=AXES[axis][0], ylabel="MB of a process above imports")
-            panel.set_ylim(bottom=0)
-            panel.legend(loc="lower left")
-
-
 def memory_table(results: Mapping[str, Mapping[str, Points]]) -> str:
     header = ["against", "value"]
     header += [f"{strategy}, {phase}" for strategy in STRATEGIES for phase in ("rollout", "update")]
@@ -119,17 +101,16 @@ def memory_table(results: Mapping[str, Mapping[str, Points]]) -> str:
     return table(header, rows)
 
 
-def document(results: Mapping[str, Mapping[str, Points]], path: Path, folder: Path) -> str:
+def document(results: Mapping[str, Mapping[str, Points]]) -> str:
     base = (
         f"MB of the larger of {RANKS} processes above its imports. Policy, critic and reference of"
         f" width {DIMS.d_model}, 2 samples per prompt, fp32."
     )
-    image = f"![memory of a process]({os.path.relpath(path, folder)})"
-    return "\n\n".join([base, memory_table(results), image]) + "\n"
+    return f"{base}\n\n{memory_table(results)}\n"
 
 
 def run(settings: RanksSettings) -> None:
-    """Measure all points, and write the table and the plot."""
+    """Measure all points, and write the table."""
     say = Progress()
     results: dict[str, dict[str, list[dict[str, float]]]] = {}
     for axis, (_, values) in AXES.items():
@@ -141,11 +122,9 @@ def run(settings: RanksSettings) -> None:
                 text = ", ".join(f"{name} {peak:.0f} MB" for name, peak in peaks.items())
                 say(f"{axis} {value:,}, {strategy}: {text}")
         write_json(Path(settings.output_dir) / "ranks.json", results)
-    plot(results, Path(settings.plot))
     print(f"\n{memory_table(results)}\n", flush=True)
     if settings.results:
-        where = Path(settings.results).parent
-        replace_part(settings.results, "ranks", document(results, Path(settings.plot), where))
+        replace_part(settings.results, "ranks", document(results))
 
 
 if __name__ == "__main__":

@@ -4,17 +4,14 @@
 
 One axis varies at a time around a common base; every point runs in a separate process. The slope of
 log(cost) against log(x), fitted over the largest points of an axis, is the order of growth: 1 is
-linear. Writes `scaling.json` and one plot per axis.
+linear. Writes `scaling.json` and `scaling.md`.
 """
 
 import math
-import os
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from pydantic import Field, PositiveInt
 
@@ -79,9 +76,8 @@ class ScalingSettings(StrictModel):
     reps: PositiveInt = Field(3, description="steps per point; the first of several is not counted")
     threads: PositiveInt = Field(2, description="CPU threads")
     output_dir: str = "outputs"
-    plots: str = Field("outputs/plots", description="folder of the plots")
     results: str | None = Field(
-        None, description="a document whose `scaling` part is replaced by table and plots"
+        None, description="a document whose `scaling` part is replaced by the table"
     )
 
     def chosen(self) -> list[str]:
@@ -128,42 +124,6 @@ def slope(points: Sequence[Mapping[str, float]], name: str) -> float:
     return statistics.linear_regression(xs, ys).slope
 
 
-@contextmanager
-def figure(path: Path, panels: int, inches: tuple[float, float]) -> Iterator[Sequence[Any]]:
-    """Panels to draw on, side by side; afterwards they are written as SVG."""
-    os.environ.setdefault("MPLBACKEND", "Agg")
-    import matplotlib.pyplot as plt
-
-    with plt.rc_context({"svg.hashsalt": path.stem, "font.size": 9}):
-        whole, axes = plt.subplots(1, panels, figsize=inches, layout="constrained")
-        yield axes
-        path.parent.mkdir(parents=True, exist_ok=True)
-        whole.savefig(path, metadata={"Date": None})
-        plt.close(whole)
-
-
-def plot(axis: str, points: Sequence[Mapping[str, float]], path: Path) -> None:
-    """Plot time per phase and memory against x on log axes, with a line of slope 1."""
-    xs = [point["x"] for point in points]
-    with figure(path, 2, (8, 3)) as (left, right):
-        for name in (*PHASES, "step"):
-            colour = "black" if name == "step" else None
-            seconds = [point[name] for point in points]
-            left.plot(xs, seconds, "o-", markersize=3, label=name, color=colour)
-        peaks = [point["peak_mb"] for point in points]
-        right.plot(xs, peaks, "o-", markersize=3, color="black")
-        for panel, name in ((left, "step"), (right, "peak_mb")):
-            last = points[-1]
-            linear = [last[name] * x / last["x"] for x in xs]
-            panel.plot(xs, linear, ":", color="grey", label="linear")
-            panel.set(xscale="log", yscale="log", xlabel=AXES[axis][0])
-            panel.set_xticks(xs, [f"{x:,}" for x in xs], minor=False)
-            panel.minorticks_off()
-        left.set_ylabel("seconds")
-        right.set_ylabel("MB above imports")
-        left.legend(fontsize=7)
-
-
 def growth_table(results: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
     """One row per axis: the cost at both ends, and the slopes."""
     header = ["against", "from .. to", "step, s", "memory, MB", *PHASES, "step", "memory"]
@@ -176,27 +136,20 @@ def growth_table(results: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
     return table(header, rows)
 
 
-def document(
-    results: Mapping[str, Sequence[Mapping[str, float]]], plots: Path, folder: Path
-) -> str:
-    """Table and plots, with links relative to `folder`."""
-    images = [
-        f"![cost against {AXES[axis][0]}]({os.path.relpath(plots / f'{axis}.svg', folder)})"
-        for axis in results
-    ]
+def document(results: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
+    """The table under a description of the base."""
     base = (
         f"Around {BASE.prompts} prompts of {BASE.prompt_tokens} tokens, {BASE.samples} samples of"
         f" {BASE.answer_tokens}, width {BASE.policy.d_model}, {BASE.epochs} epoch, ours. The last"
         " six columns are slopes."
     )
-    return "\n\n".join([base, growth_table(results), *images]) + "\n"
+    return f"{base}\n\n{growth_table(results)}\n"
 
 
 def run(settings: ScalingSettings) -> dict[str, list[dict[str, float]]]:
-    """Measure, plot and write; returns axis -> points."""
+    """Measure and write; returns axis -> points."""
     say = Progress()
     folder = Path(settings.output_dir)
-    plots = Path(settings.plots)
     results = {}
     for axis in settings.chosen():
         results[axis] = []
@@ -207,13 +160,10 @@ def run(settings: ScalingSettings) -> dict[str, list[dict[str, float]]]:
                 f"{axis} {point['x']:,}: step {point['step']:.2f} s, {point['peak_mb']:.0f} MB"
                 " above imports"
             )
-        plot(axis, results[axis], plots / f"{axis}.svg")
         write_json(folder / "scaling.json", results)
-    write_text(folder / "scaling.md", document(results, plots, folder))
+    write_text(folder / "scaling.md", document(results))
     if settings.results:
-        replace_part(
-            settings.results, "scaling", document(results, plots, Path(settings.results).parent)
-        )
+        replace_part(settings.results, "scaling", document(results))
     print(f"\n{growth_table(results)}\n", flush=True)
     return results
 

@@ -87,17 +87,17 @@ def pieces(monkeypatch, settings, tmp_path):
 
     monkeypatch.setattr(gpu, "in_processes", in_processes)
     monkeypatch.setattr(gpu, "document", lambda results, missing: f"{sorted(results)} {missing}")
-    monkeypatch.setattr(gpu, "folder_of", lambda _: tmp_path)
+    monkeypatch.setattr(gpu, "folder_of", lambda *_: tmp_path)
     return started, errors
 
 
 def test_finished_pieces_are_not_run_again(pieces, settings, tmp_path):
     started, errors = pieces
-    errors |= {"t5_base": "not finished within 9.0 minutes", "memory": "it failed\nout of memory."}
+    errors |= {"decoder": "not finished within 9.0 minutes", "memory": "it failed\nout of memory."}
     document = tmp_path / "results.md"
     document.write_text("<!-- gpu -->\n<!-- /gpu -->")
     settings = settings.model_copy(update={"results": str(document)})
-    with pytest.raises(UserError, match="no result: t5_base, memory"):
+    with pytest.raises(UserError, match="no result: decoder, memory"):
         gpu.run(settings)
     text = (tmp_path / "gpu.md").read_text()
     assert "within 9.0 minutes" in text and "'out of memory'" in text
@@ -106,12 +106,12 @@ def test_finished_pieces_are_not_run_again(pieces, settings, tmp_path):
     started.clear()
     errors.clear()
     gpu.run(settings)
-    assert started == ["t5_base", "memory"] and "paper_step" in document.read_text()
+    assert started == ["decoder", "memory"] and "paper_step" in document.read_text()
 
 
 def test_the_minutes_are_kept(pieces, settings, monkeypatch):
-    clock = iter([0.0, 0.0, 400.0, *[550.0] * 4])
+    clock = iter([0.0, 0.0, 400.0, *[550.0] * 3])
     monkeypatch.setattr(gpu, "monotonic", lambda: next(clock))
     missing = gpu.run_pieces(settings.model_copy(update={"minutes": 9.0}))
     assert pieces[0] == ["correctness", "paper_step"] and list(missing) == list(gpu.PIECES)[2:]
-    assert "call `make gpu` again" in missing["t5_base"]
+    assert "call `make gpu` again" in missing["decoder"]

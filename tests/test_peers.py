@@ -62,22 +62,16 @@ def no_memory(name, side, choice):
 # ---- the table -----------------------------------------------------------------------------------
 
 
-def test_ratios_are_those_of_single_rounds():
-    ours = [Measured(6, 1.0, 1.0), Measured(6, 2.0, 1.0), Measured(6, 3.0, 3.0)]
-    peer = [Measured(12, 4.0, 4.0), Measured(12, 4.0, 4.0), Measured(12, 12.0, 6.0)]
-    result = peers.paired(ours, peer)  # rates 6, 3, 2 and 3, 3, 1
-    assert (result["ours"], result["peer"], result["ratio"]) == (3, 3, 2)
-    assert result["ratio_rounds"] == [2, 1, 2] and result["cpu_ratio"] == 2  # 6 / 3, 6 / 3, 2 / 2
-
-
 def test_tuning_takes_the_fastest_setting_of_each_side():
     row = toy([])
     row = replace(row, peer=Side(row.peer.run, [{"times": 5}, {"times": 1}]))
     result = peers.compare(row, rounds=1, tune=True, memory=no_memory)
     assert result["choices"] == {"ours": {"times": 1}, "peer": {"times": 1}}
-    assert result["ratio"] == 2
+    assert result["step"]["ratio"] == 2
     assert [tried["rate"] for tried in result["tried"]["peer"]] == [1, 5]
-    assert peers.compare(row, rounds=1, memory=no_memory)["ratio"] == 10  # by default the first one
+    assert (
+        peers.compare(row, rounds=1, memory=no_memory)["step"]["ratio"] == 10
+    )  # default the first one
 
 
 def test_the_table():
@@ -112,9 +106,8 @@ def test_memory_is_that_of_one_side(monkeypatch):
 
 def test_a_missing_package_is_one_line_with_the_way_out(monkeypatch, capsys):
     monkeypatch.setattr(peers, "row", lambda name: toy([], package="no_such_peer"))
-    monkeypatch.setattr("sys.argv", ["peers"])
     with pytest.raises(SystemExit) as stopped:
-        peers.run_main(peers.main)
+        peers.run_main(lambda: peers.run(peers.PeersSettings(rows=["toy"])))
     message = capsys.readouterr().err
     assert stopped.value.code == 2 and message.count("\n") == 1
     assert message.startswith("error: no_such_peer is not installed") and peers.INSTALL in message
