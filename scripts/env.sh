@@ -1,6 +1,5 @@
-# Common part of all stage scripts. Source it, then call the stage's program:
-#   source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
-#   stage sft.run_sft training/sft_config.yml "train.json" "" "$@"
+# Common part of all stage scripts. Source it, then call the functions below; a script of one call sources call.sh with it:
+#   source "$(dirname "$0")/../../../scripts/call.sh" stage sft.run_sft training/sft_config.yml "train.json" "" "$@"
 #
 # Input   TASK        the task; NAME for scripts in tasks/NAME/, none for those in scripts/
 #         SCALE       paper (default), mini, or any other scale that has configs
@@ -34,8 +33,9 @@ DATA_DIR="$(absolute "${DATA_DIR:-}")"
 OUTPUT_DIR="$(absolute "${OUTPUT_DIR:-}")"
 FGRLHF_SMALL_MODEL="$(absolute "${FGRLHF_SMALL_MODEL:-}")"
 
-# the folder of the script that sources this file; its path is relative to the caller's folder
-if [ "${#BASH_SOURCE[@]}" -gt 1 ]; then script="$(cd "$(dirname "${BASH_SOURCE[1]}")" && pwd)"; else script=""; fi
+# the folder of the script that sources this file, directly or not; its path is relative to the caller's folder
+script=""
+if [ "${#BASH_SOURCE[@]}" -gt 1 ]; then script="$(cd "$(dirname "${BASH_SOURCE[${#BASH_SOURCE[@]} - 1]}")" && pwd)"; fi
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

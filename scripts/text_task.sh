@@ -1,4 +1,4 @@
-# The stages of the text tasks (docs/text_tasks.md). The run.sh of a task sources env.sh, then this file:
+# The stages of the text tasks (docs/text_tasks.md). The run.sh of a task sources this file:
 #   bash tasks/$TASK/run.sh STAGE [key=value ...]
 #
 #   prepare    prompts from the published set; further arguments are those of `fgrlhf prompts`, such as source=FOLDER.
@@ -11,6 +11,7 @@
 #
 # Input   the variables of scripts/env.sh; DATA_DIR is $OUTPUT_DIR/data by default, at paper scale too
 
+source "$(dirname "${BASH_SOURCE[0]}")/env.sh"
 if [ "$DATA_DIR" = "tasks/$TASK/data" ]; then export DATA_DIR="$OUTPUT_DIR/data"; fi
 
 prepare() {

@@ -312,7 +312,9 @@ def test_every_stage_script_starts_with_the_common_head(path):
     text = path.read_text(encoding="utf-8")
     assert text.startswith("#!/usr/bin/env bash\n")
     up = "../" * (len(path.relative_to(ROOT).parts) - 1)
-    assert f'source "$(dirname "${{BASH_SOURCE[0]}}")/{up}scripts/env.sh"\n' in text
+    heads = [f'source "$(dirname "${{BASH_SOURCE[0]}}")/{up}scripts/env.sh"\n']
+    heads += [f'source "$(dirname "$0")/{up}scripts/{name}.sh"' for name in ("call", "text_task")]
+    assert any(head in text for head in heads)
     assert subprocess.run(["bash", "-n", str(path)]).returncode == 0
     assert os.access(path, os.X_OK)
 

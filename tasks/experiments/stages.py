@@ -17,7 +17,11 @@ from fgrlhf.pipeline.stages import Stage
 
 ROOT = Path(__file__).parents[2]
 MODEL = "outputs/models/smollm2"
-SCRIPT_FILES = ("scripts/env.sh", "fgrlhf/cli/stage_script.py")  # the common part of all scripts
+SCRIPT_FILES = (
+    "scripts/env.sh",
+    "scripts/call.sh",
+    "fgrlhf/cli/stage_script.py",
+)  # the common part of all scripts
 
 
 class ScriptSettings(StrictModel):

@@ -2,5 +2,5 @@
 # The whole task at mini scale: data, SFT, reward model, PPO; prints the results after SFT and after RL. Extra arguments are
 # overrides of the RL config. Stages that are complete are reused.
 export SCALE="${SCALE:-mini}"
-source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/env.sh"
-run_task "data/make_mini.sh training/train_sft.sh reward_modeling/train_rm.sh" training/train_rl.sh ppo/best "$@"
+source "$(dirname "$0")/../../scripts/call.sh" run_task \
+    "data/make_mini.sh training/train_sft.sh reward_modeling/train_rm.sh" training/train_rl.sh ppo/best "$@"

@@ -2,6 +2,6 @@
 # The whole task at mini scale: data, SFT, the reward models of spans and omissions, RL with severities; prints the results
 # after SFT and after RL. Extra arguments are overrides of the RL config. Stages that are complete are reused.
 export SCALE="${SCALE:-mini}"
-source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/env.sh"
-run_task "data/make_mini.sh training/train_sft.sh reward_modeling/train_span_rm.sh reward_modeling/train_omission_rm.sh" \
+source "$(dirname "$0")/../../scripts/call.sh" run_task \
+    "data/make_mini.sh training/train_sft.sh reward_modeling/train_span_rm.sh reward_modeling/train_omission_rm.sh" \
     training/train_spans.sh spans/final "$@"

@@ -3,5 +3,4 @@
 #   evaluate.sh policy=$OUTPUT_DIR/fine_grained/best split=test [num_samples=4 do_sample=true ...]
 # Results: $OUTPUT_DIR/eval/<name>-<split>/{rows.jsonl,summary.json}. The rewards are those of config=..., the YAML of an
 # RL run; reward=false leaves them out.
-source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
-evaluate_policy training/fine_grained_config.yml "test.json" "rel_rm fact_rm comp_rm" "$@"
+source "$(dirname "$0")/../../../scripts/call.sh" evaluate_policy training/fine_grained_config.yml "test.json" "rel_rm fact_rm comp_rm" "$@"

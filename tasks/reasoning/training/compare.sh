@@ -2,5 +2,4 @@
 # Compare the process reward with the outcome reward over seeds, after equally many episodes.
 #   compare.sh [seeds=0,1,2,3,4] [metric=oracle/solution] [algorithm.name=grpo ...]
 # Writes $OUTPUT_DIR/compare/index.html.
-source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
-compare_runs "training/outcome_config.yml training/process_config.yml" "train.json" "sft prm" "$@"
+source "$(dirname "$0")/../../../scripts/call.sh" compare_runs "training/outcome_config.yml training/process_config.yml" "train.json" "sft prm" "$@"

@@ -1,4 +1,3 @@
 #!/usr/bin/env bash
 # RL with a reward after every step, by the process reward model. Further arguments: key=value overrides of the YAML.
-source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
-stage fgrlhf.cli.rl training/process_config.yml "train.json" "sft prm" "$@"
+source "$(dirname "$0")/../../../scripts/call.sh" stage fgrlhf.cli.rl training/process_config.yml "train.json" "sft prm" "$@"

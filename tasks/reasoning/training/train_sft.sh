@@ -1,4 +1,3 @@
 #!/usr/bin/env bash
 # Supervised fine-tuning on solutions. Further arguments: key=value overrides of the YAML.
-source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
-stage sft.run_sft training/sft_config.yml "sft.json" "" "$@"
+source "$(dirname "$0")/../../../scripts/call.sh" stage sft.run_sft training/sft_config.yml "sft.json" "" "$@"
