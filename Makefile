@@ -57,7 +57,7 @@ test-quantize: setup
 processors: setup
 	@$(RUN) python -m scripts.processors $(ARGS)
 
-# Kills, damaged files, full disks, hostile folders, invalid settings; half an hour. See faults/README.md.
+# Kills, damaged files, full disks, odd settings; half an hour. See faults/README.md.
 # ARGS="kinds=disk seed=1 scale=0.1" runs a part of it.
 faults: setup
 	@$(RUN) python -m faults $(ARGS)

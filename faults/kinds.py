@@ -3,7 +3,6 @@
 from faults.checkpoints import Checkpoints
 from faults.configs import Configs
 from faults.disk import Disk
-from faults.folders import Folders
 from faults.kill import Kill
 from faults.numbers import Numbers
 from faults.ranks import Ranks
@@ -16,7 +15,6 @@ _ALL = (
     Configs,
     Disk,
     Checkpoints,
-    Folders,
     Together,
     Ranks,
     Servers,

@@ -11,12 +11,11 @@ from pathlib import Path
 
 import torch
 import yaml
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import BartConfig, BartForConditionalGeneration
 
 from faults.campaign import Kind, in_child
 from faults.child import run
-from faults.folders import each_tensor, filled
 from faults.judging import Outcome
 from fgrlhf.base.files import read_json
 from tasks.qa_feedback.data import mini_model
@@ -134,10 +133,12 @@ def spoil(sound: str, target: str, how: str) -> None:
         always_ends(Path(sound), Path(target))
         return
     shutil.copytree(sound, target)
+    tensors = load_file(f"{target}/model.safetensors")
     if how == "huge":
-        each_tensor(lambda tensor: tensor * 1e30)(Path(target), Path())
+        tensors = {name: tensor * 1e30 for name, tensor in tensors.items()}
     else:
-        filled(float(how.replace("infinite", "inf")))(Path(target), Path())
+        tensors[min(tensors)].view(-1)[0] = float(how.replace("infinite", "inf"))
+    save_file(tensors, f"{target}/model.safetensors", {"format": "pt"})
 
 
 def always_ends(sound: Path, folder: Path) -> None:

@@ -91,6 +91,8 @@ def test_a_template_must_leave_tokens_for_the_prompt():
         "{% for m in messages %}",  # TemplateSyntaxError
         "{{ raise_exception('only one turn') }}",
         "{{ 1 / 0 }}",
+        "{% include '/etc/passwd' %}",
+        "{% for i in range(10**12) %}{% endfor %}",
     ],
 )
 def test_a_template_that_fails_is_a_user_error(template):

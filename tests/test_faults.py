@@ -2,7 +2,6 @@
 
 import json
 import os
-import pickle
 import random
 import subprocess
 import sys
@@ -16,7 +15,6 @@ from faults import ranks
 from faults.campaign import Bench, Kind, Tally, run_kind, table
 from faults.checkpoints import DAMAGES, Interrupted, checkpoints_in
 from faults.child import Command, CrashPoint, Ended, run
-from faults.folders import Payload
 from faults.judging import Outcome, compare, reference_run, snapshot
 from faults.kill import kill_trial
 from faults.kinds import KINDS
@@ -225,11 +223,6 @@ def test_nan_in_weights_and_files_is_caught(tmp_path):
     (tmp_path / "c.json").write_text('{"loss": [NaN]}')
     (tmp_path / "d.jsonl").write_text('{"text": "a\u2028b"}\n{"loss": null}\n')
     assert [Path(name).name for name in not_finite(str(tmp_path))] == ["a.safetensors", "c.json"]
-
-
-def test_the_payload_of_a_pickle_makes_its_canary(tmp_path):
-    pickle.loads(pickle.dumps(Payload(tmp_path / "canary")))
-    assert (tmp_path / "canary").is_dir()
 
 
 # ---- damage --------------------------------------------------------------------------------------

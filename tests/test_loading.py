@@ -2,8 +2,6 @@
 
 import io
 import json
-import os
-import pickle
 from functools import partial
 
 import families
@@ -225,21 +223,6 @@ def test_large_finite_weights_are_accepted(saved):
     load_weights(AutoModelForSeq2SeqLM, saved)
 
 
-class _Payload:
-    def __reduce__(self):
-        return os.mkdir, (self.folder,)
-
-
-def test_a_pickle_is_never_read(saved, tmp_path):
-    (saved / "model.safetensors").unlink()
-    payload = _Payload()
-    payload.folder = str(tmp_path / "ran")
-    (saved / "pytorch_model.bin").write_bytes(pickle.dumps(payload))
-    with pytest.raises(ValueError, match="pickle"):
-        load_weights(AutoModelForSeq2SeqLM, saved)
-    assert not (tmp_path / "ran").exists()
-
-
 @pytest.mark.parametrize("stdin", ["y\n" * 9, ""])
 def test_code_of_a_folder_is_never_run(saved, tmp_path, stdin, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO(stdin))
@@ -260,15 +243,6 @@ def test_code_of_a_folder_is_never_run(saved, tmp_path, stdin, monkeypatch):
         with pytest.raises((ValueError, UserError), match="never run"):
             load(saved)
     assert not ran.exists()
-
-
-def test_code_beside_a_known_type_is_ignored(saved, tmp_path):
-    (saved / "code.py").write_text(f"import os\nos.mkdir({str(tmp_path / 'ran')!r})\n")
-    change_config(
-        saved, auto_map={"AutoConfig": "code.Config", "AutoModelForSeq2SeqLM": "code.Model"}
-    )
-    load_weights(AutoModelForSeq2SeqLM, saved)
-    assert not (tmp_path / "ran").exists()
 
 
 def test_links_out_of_the_folder_are_refused(saved, tmp_path):
@@ -294,48 +268,6 @@ def test_links_of_the_hub_cache_are_accepted(saved, tmp_path):
         file.rename(blobs / file.name)
         (snapshot / file.name).symlink_to(blobs / file.name)
     load_weights(AutoModelForSeq2SeqLM, snapshot)
-
-
-def test_an_index_names_files_of_its_folder(saved):
-    (saved / "model.safetensors.index.json").write_text(
-        json.dumps({"weight_map": {"a": "../other/model.safetensors"}})
-    )
-    with pytest.raises(ValueError, match="not a file of the folder"):
-        load_config(saved)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "[]",
-        "{",
-        "[" * 100_000,
-        '{"model_type": "t5", "num_layers": 1000000000}',
-        '{"model_type": "t5", "num_layers": "x"}',
-        '{"model_type": "t5", "num_layers": 0}',
-        '{"model_type": "t5", "num_decoder_layers": -1}',
-        '{"model_type": "t5", "d_model": 1e30, "num_layers": 1}',
-        '{"model_type": "t5", "vocab_size": 1000000000000}',
-        '{"model_type": 5}',
-        '{"architectures": 7}',
-    ],
-)
-def test_damaged_configs_are_refused(saved, text):
-    (saved / "config.json").write_text(text)
-    with pytest.raises(ValueError) as error:
-        load_config(saved)
-        load_weights(AutoModelForSeq2SeqLM, saved)
-    assert len(str(error.value)) < 600
-
-
-@pytest.mark.parametrize(
-    "name, text",
-    [("tokenizer.json", "{}"), ("tokenizer_config.json", "[]"), ("tokenizer.json", "\x00")],
-)
-def test_damaged_tokenizers_are_refused(saved, name, text):
-    (saved / name).write_text(text)
-    with pytest.raises(ValueError):
-        load_tokenizer(saved)
 
 
 @pytest.mark.parametrize(
