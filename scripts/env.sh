@@ -104,7 +104,8 @@ launch() { python -m fgrlhf.cli.stage_script launch "$@"; }
 stage() { python -m fgrlhf.cli.stage_script stage "$@"; }
 evaluate_policy() { python -m fgrlhf.cli.stage_script evaluate_policy "$@"; }
 compare_runs() { python -m fgrlhf.cli.stage_script compare_runs "$@"; }
-run_folder() { python -m fgrlhf.cli.stage_script run_folder "$@"; }
+setting() { python -m fgrlhf.cli.stage_script setting "$@"; }
+run_folder() { setting logging.save_dir "$@"; }  # of a run, by default the first argument
 
 # write_report SCRIPT arguments...: summarise the policies that SCRIPT has evaluated, and write $OUTPUT_DIR/report.html.
 write_report() {

@@ -10,9 +10,11 @@ from rl_helpers import CountWord, config, lengths_mask, metrics, trainer
 from fgrlhf.base.errors import UserError
 from fgrlhf.configs.strict import validate
 from fgrlhf.reward import CombinedReward
-from fgrlhf.rewards.build import RewardWeights
+from fgrlhf.reward_models.prefix import text_prefix
+from fgrlhf.rewards.build import RewardWeights, build_reward
 from fgrlhf.rewards.kind import Constraint, RewardKind, WeightSchedule
 from fgrlhf.rewards.kinds import Length, Repetition
+from fgrlhf.scorers.base import RewardContext
 from fgrlhf.text_types import SegmentScore
 from fgrlhf.types import TokenReward
 
@@ -149,6 +151,13 @@ def test_a_ratio_needs_segments():
     weights = RewardWeights({"a": reward_kind(constraint={"metric": "ratio", "at_least": 0.5})})
     with pytest.raises(UserError, match="use metric=reward"):
         weights.follow(rewards_of({"a": [1.0]}), CombinedReward({"a": CountWord()}))
+
+
+def test_a_ratio_without_segments_is_refused_before_training():
+    bound = Constraint(metric="ratio", at_least=0.5)
+    length = Length(value=-0.1, max_words=3, constraint=bound)
+    with pytest.raises(UserError, match=r"reward\.short\.constraint\.metric=ratio needs"):
+        build_reward({"short": length}, RewardContext(text_prefix))
 
 
 def test_a_bandit_with_two_arms_reaches_the_known_optimum():

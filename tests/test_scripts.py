@@ -17,8 +17,9 @@ from stage_scripts import fake_python, program
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_jsonl, write_text
+from fgrlhf.cli import stage_script
 from fgrlhf.cli.main import SPINS
-from fgrlhf.cli.stage_script import StageScript, run_folder
+from fgrlhf.cli.stage_script import StageScript
 
 ROOT = Path(__file__).parents[1]
 SHOW = 'printf "%s\\n" "$PWD" "$SCALE" "$DATA_DIR" "$OUTPUT_DIR" '
@@ -446,9 +447,22 @@ def test_an_environment_without_python_is_refused(tmp_path):
     assert done.returncode == 2 and "has no program `python`" in done.stderr
 
 
-def test_a_run_folder_among_the_overrides():
-    assert run_folder("out/rl", "train.seed=1") == "out/rl"
-    assert run_folder("out/rl", "logging.save_dir=else where", "train.seed=1") == "else where"
+@pytest.mark.parametrize(
+    "given, value",
+    [
+        (["train.seed=1"], "out/rl"),
+        (["logging.save_dir=else where", "train.seed=1"], "else where"),
+        (["logging.save_dir=a", "--logging.save_dir", "b", "--train.seed", "1"], "b"),
+        (["--logging.save_dir=c"], "c"),
+    ],
+)
+def test_a_setting_among_the_overrides(monkeypatch, capsys, given, value):
+    words = ["stage_script", "setting", "logging.save_dir", "out/rl", *given]
+    monkeypatch.setattr(sys, "argv", words)
+    for variable in ("TASK", "SCALE", "DATA_DIR", "OUTPUT_DIR"):
+        monkeypatch.setenv(variable, "numbers")
+    stage_script.main()
+    assert capsys.readouterr().out == f"{value}\n"
 
 
 def test_a_word_says_what_a_stage_needs_where():

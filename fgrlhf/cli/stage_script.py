@@ -8,7 +8,7 @@
     stage PROGRAM NAME.yml FILES MODELS arguments...       train on the task
     evaluate_policy NAME.yml FILES MODELS arguments...     evaluate a policy on the task's prompts
     compare_runs CONFIGS FILES MODELS arguments...         compare configs over seeds
-    run_folder DEFAULT arguments...                print logging.save_dir if it is an argument
+    setting KEY DEFAULT arguments...               print the value of a key among the arguments
 
 The variables TASK, SCALE, VARIANT, DATA_DIR and OUTPUT_DIR say what the script works on. This
 program is replaced by the one that it starts, so signals reach that. PyTorch is not imported: a
@@ -236,10 +236,10 @@ def gpu_count(environment: Mapping[str, str]) -> int:
     return sum(line.startswith("GPU ") for line in listed.splitlines())
 
 
-def run_folder(default: str, *arguments: str) -> str:
-    """The folder of a run, which is `logging.save_dir` if that is among the arguments."""
-    key = "logging.save_dir="
-    given = [argument.removeprefix(key) for argument in arguments if argument.startswith(key)]
+def setting(key: str, default: str, *arguments: str) -> str:
+    """The value of a key among the arguments; the default if it is not there."""
+    start = f"{key}="
+    given = [argument.removeprefix(start) for argument in arguments if argument.startswith(start)]
     return (given or [default])[-1]
 
 
@@ -254,8 +254,8 @@ def main() -> None:
         case "needs":
             file, writer, keys, *rest = arguments
             script.needs(file, writer, keys, rest)
-        case "run_folder":
-            print(run_folder(*arguments))
+        case "setting":
+            print(setting(*arguments))
         case "launch":
             replace_by(script.launched(arguments))
         case "stage" | "evaluate_policy" | "compare_runs":

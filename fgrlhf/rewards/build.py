@@ -4,8 +4,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from fgrlhf.base.errors import UserError, shorten
-from fgrlhf.reward import ERROR_FREE, AspectReward, AtEnd, BasicReward, CombinedReward
-from fgrlhf.rewards.kind import RewardKind, WeightSchedule
+from fgrlhf.reward import (
+    ERROR_FREE,
+    AspectReward,
+    AtEnd,
+    BasicReward,
+    CombinedReward,
+    MeasuredReward,
+    SequenceScorerReward,
+)
+from fgrlhf.rewards.kind import Constraint, RewardKind, WeightSchedule
 from fgrlhf.scorers.base import RewardContext
 from fgrlhf.types import TokenReward
 
@@ -32,6 +40,7 @@ def build_aspects(
         if config.base_weight == 0:
             continue
         aspect = config.build(context)
+        _check_constraint(name, config.constraint, aspect)
         aspects[name] = AtEnd(aspect) if config.at_end else aspect
         weights[name] = config.base_weight
     if not aspects:
@@ -40,6 +49,22 @@ def build_aspects(
             " Give at least one reward under `reward:`"
         )
     return aspects, weights
+
+
+def _check_constraint(name: str, constraint: Constraint | None, aspect: AspectReward) -> None:
+    """Raise `UserError` if a reward never has the metric of its constraint."""
+    if constraint is None or constraint.metric != "ratio":
+        return
+    member = getattr(aspect, "members", [aspect])[0]  # of an ensemble
+    if isinstance(member, SequenceScorerReward) or not isinstance(aspect, MeasuredReward):
+        raise _no_ratio(name)
+
+
+def _no_ratio(name: str) -> UserError:
+    return UserError(
+        f"reward.{shorten(name)}.constraint.metric=ratio needs a reward that counts segments"
+        " without an error, such as a segment_classifier: use metric=reward"
+    )
 
 
 class RewardWeights:
@@ -108,9 +133,6 @@ def _constrained_value(
         return sum(totals) / len(totals) / rewards.weight(name) if totals else None
     counts = [reward.measures(name, scores) for scores in judged]
     if not all(ERROR_FREE in count for count in counts):
-        raise UserError(
-            f"reward.{shorten(name)}.constraint.metric=ratio needs a reward that counts segments"
-            " without an error, such as a segment_classifier: use metric=reward"
-        )
+        raise _no_ratio(name)
     segments = sum(count["segments"] for count in counts)
     return sum(count[ERROR_FREE] for count in counts) / segments if segments else None

@@ -8,10 +8,9 @@ needs "$DATA_DIR/dev.json" "" "data.*" "$@"
 here=tasks/qa_feedback/training
 data=()
 # the base model has the seed of the run
+number="$(setting train.seed "" "$@")"
 seed=()
-for argument in "$@"; do
-    if [[ $argument == train.seed=* ]]; then seed=("$argument"); fi
-done
+if [ -n "$number" ]; then seed=(train.seed="$number"); fi
 if [ "$SCALE" = mini ]; then
     # only the mini world has pages to recite; with other rows the base model stays untrained
     if [ -f "$DATA_DIR/pretrain.json" ]; then base="$OUTPUT_DIR/base_model_init"; else base="$OUTPUT_DIR/base_model"; fi

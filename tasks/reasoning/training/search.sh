@@ -12,9 +12,6 @@ evaluate() {
         config="$(config_for training/process_config.yml)" policy="$OUTPUT_DIR/sft" do_sample=true "$@"
 }
 evaluate name=samples num_samples="$samples" evaluation_metrics="[{name: score, key: prm, scorer: $scorer, better: high}]" "$@"
-split=test
-for argument in "$@"; do
-    case "$argument" in split=*) split="${argument#split=}" ;; esac
-done
-python -m fgrlhf.pipeline.best_of_n output_dir="$OUTPUT_DIR" source=samples metric=prm split="$split"
+python -m fgrlhf.pipeline.best_of_n output_dir="$OUTPUT_DIR" source=samples metric=prm \
+    split="$(setting split test "$@")"
 evaluate name=search search="{scorer: $scorer, beams: 2, samples: $((samples / 2))}" "$@"
