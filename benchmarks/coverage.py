@@ -4,6 +4,10 @@
 
 The table is in docs/metrics.md. A cell is the share of simulated evaluations whose interval has the
 truth; evaluations without an interval do not count, and a cell in which most have none is `none`.
+Those of shares of prompts, one response to each, are exact sums of binomial probabilities.
+
+Marks: `*`, no interval could cover the share between .93 and .97, whatever numbers of successes it
+includes; `†`, further outside than two standard errors.
 """
 
 import math
@@ -11,7 +15,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from pydantic import Field
-from scipy.special import ndtri
+from scipy.special import betainc, ndtri
+from scipy.stats import binom
 
 from fgrlhf.auc import auc_interval
 from fgrlhf.base.program import run_main
@@ -24,10 +29,13 @@ from fgrlhf.stats import (
     mean_interval,
     paired_interval,
     ratio_interval,
+    share_interval,
     share_of_prompts,
 )
 
 PROMPTS = (5, 10, 20, 50, 100, 400)
+ALLOWED = (0.93, 0.97)
+SHARES = (0.01, 0.05, 0.2, 0.5)
 ALIKE = 0.3  # correlation of two responses to a prompt
 SKEW = 1.2  # standard deviation of the logarithm
 SHIFT = 0.3  # of the logarithm
@@ -49,10 +57,6 @@ def _rates(rng: np.random.Generator, p: float, prompts: int) -> np.ndarray:
     """The rate of each prompt, from the beta distribution of mean p with correlation ALIKE."""
     size = (1 - ALIKE) / ALIKE
     return rng.beta(p * size, (1 - p) * size, prompts)
-
-
-def _binary(p: float) -> Sample:
-    return lambda rng, prompts: mean_interval((rng.random(prompts) < p).astype(float))
 
 
 def _responses(p: float) -> Sample:
@@ -179,8 +183,7 @@ SETTINGS: dict[str, tuple[Sample, float]] = {
     ),
     "lognormal difference": (_difference, math.exp(SKEW**2 / 2) * (1 - math.exp(SHIFT))),
     "normal mean, 4 prompts to a passage": (_passages, 0.0),
-    **{f"share {p}": (_binary(p), p) for p in (0.01, 0.05, 0.2, 0.5)},
-    **{f"share {p}, 4 responses": (_responses(p), p) for p in (0.01, 0.05, 0.2, 0.5)},
+    **{f"share {p}, 4 responses": (_responses(p), p) for p in SHARES},
     **{f"share {p} of segments": (_segments(p), p) for p in (0.05, 0.2, 0.5)},
     **{f"AUC {area}, {share:.0%} positive": (_auc(share, area), area) for share, area in AREAS},
     **{
@@ -204,18 +207,77 @@ def coverage(sample: Sample, truth: float, prompts: int, runs: int, seed: int) -
     return sum(covered) / len(covered) if 2 * len(covered) > runs else math.nan
 
 
+def share_coverage(p: float, prompts: int) -> float:
+    """The exact probability that the interval of a share of prompts contains it."""
+    counts = np.arange(prompts + 1)
+    bounds = [share_interval(count, prompts) for count in counts.tolist()]
+    contains = np.array([one.low <= p <= one.high for one in bounds])
+    return float(binom.pmf(counts, prompts, p)[contains].sum())
+
+
+def mean_share_coverage(prompts: int) -> float:
+    """The mean of `share_coverage` over all shares from 0 to 1.
+
+    The integral of a binomial probability over the share is one of the beta distribution.
+    """
+    counts = np.arange(prompts + 1)
+    bounds = [share_interval(count, prompts) for count in counts.tolist()]
+    up_to = [
+        betainc(counts + 1, prompts - counts + 1, [getattr(one, side) for one in bounds])
+        for side in ("low", "high")
+    ]
+    return float((up_to[1] - up_to[0]).mean())
+
+
+def can_be_covered(p: float, prompts: int) -> bool:
+    """Whether some interval could cover a share of prompts as often as ALLOWED says.
+
+    An interval that includes a share for two numbers of successes does so for those between. One
+    that treats success and failure alike includes .5 for as many successes as failures.
+    """
+    below = np.concatenate([[0.0], binom.cdf(np.arange(prompts + 1), prompts, p)])
+    chances = below[None, :] - below[:, None]  # of the successes from the row's to the column's
+    if p == 0.5:
+        chances = np.diagonal(chances[:, ::-1])
+    return bool(((chances >= ALLOWED[0]) & (chances <= ALLOWED[1])).any())
+
+
+def _cell(covered: float, runs: int) -> str:
+    """A simulated cell with its mark."""
+    if math.isnan(covered):
+        return "none"
+    error = math.sqrt(covered * (1 - covered) / runs)
+    is_outside = not ALLOWED[0] - 2 * error <= covered <= ALLOWED[1] + 2 * error
+    return _rounded(covered) + "†" * is_outside
+
+
+def _rounded(covered: float) -> str:
+    return f"{covered:.3f}".removeprefix("0")
+
+
+def exact_rows() -> dict[str, list[str]]:
+    """The cells of shares of prompts, which need no simulation."""
+    rows = {"share, mean of 0 to 1": [_rounded(mean_share_coverage(n)) for n in PROMPTS]}
+    for p in SHARES:
+        marks = ["" if can_be_covered(p, prompts) else "*" for prompts in PROMPTS]
+        cells = [_rounded(share_coverage(p, prompts)) for prompts in PROMPTS]
+        rows[f"share {p}"] = [cell + mark for cell, mark in zip(cells, marks, strict=True)]
+    return rows
+
+
 def table(settings: CoverageSettings) -> str:
     """All cells as Markdown."""
+    rows = exact_rows()
+    for name, (sample, truth) in SETTINGS.items():
+        simulated = [
+            coverage(sample, truth, prompts, settings.runs, settings.seed) for prompts in PROMPTS
+        ]
+        rows[name] = [_cell(covered, settings.runs) for covered in simulated]
     lines = [
         f"| | {' | '.join(f'{prompts} prompts' for prompts in PROMPTS)} |",
         f"|---|{'---|' * len(PROMPTS)}",
     ]
-    for name, (sample, truth) in SETTINGS.items():
-        cells = []
-        for prompts in PROMPTS:
-            covered = coverage(sample, truth, prompts, settings.runs, settings.seed)
-            cells.append("none" if math.isnan(covered) else f"{covered:.3f}".removeprefix("0"))
-        lines.append(f"| {name} | {' | '.join(cells)} |")
+    lines += [f"| {name} | {' | '.join(cells)} |" for name, cells in rows.items()]
     return "\n".join(lines)
 
 

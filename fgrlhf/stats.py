@@ -28,11 +28,11 @@ from scipy.special import stdtrit  # scipy.stats would take several times as lon
 
 LEVEL = 0.95
 FEWEST_UNITS = 10  # with less prompts or clusters there is no interval
-FEWEST_OF_SHARES = 5  # likewise, of figures with limits
+FEWEST_TRIALS = 5  # likewise, if each of them is 0 or 1
 MOST_FLIPPED = 14  # differences whose signs are all tried: 2^14 sums
 MOST_STEPS = 10_000  # of differences that are multiples of one number, in all
 MOST_PARTS = 12  # of the smallest difference, of which the others may be multiples
-SKEW_SHARE = 1.5  # of the skewness seen, in the correction; docs/metrics.md has what it covers
+UNSEEN_SKEW = 1.5  # docs/metrics.md has what the correction covers
 ROUNDING = 1e-9  # a standard error below this share of the values is rounding
 
 Statistic = Callable[[Sequence[float]], float]  # of summed counts
@@ -129,6 +129,7 @@ def interval_of(
     fewest: int | None = None,
     rarer: int | None = None,
     weights_Q: np.ndarray | None = None,
+    cases: float = math.inf,
 ) -> Interval:
     """The interval of an estimate with these pseudo-values, or the reason why there is none.
 
@@ -136,14 +137,19 @@ def interval_of(
       estimate: of all units.
       pseudo_Q: of each unit; not finite if the estimate does not exist without a unit.
       limits: the least and the greatest number that the estimate can be, if it has both.
-      fewest: units that an interval needs; None: FEWEST_UNITS, with limits FEWEST_OF_SHARES.
+      fewest: units that an interval needs; None: FEWEST_UNITS, or FEWEST_TRIALS if all are at a
+        limit.
       rarer: of two kinds of units that the estimate compares, the number of the rarer kind, which
         decides how much is known; None: all units are of one kind.
       weights_Q: the denominators of a ratio without limits; None: the units have equal weights.
         Few large ones decide it, so that it needs `fewest` units by its degrees of freedom too.
+      cases: of which a figure with limits is the share, of all units, as in `share_interval`.
     """
+    low, high = (0.0, 1.0) if limits is None else limits
+    shares_Q = (pseudo_Q - low) / (high - low)
+    are_trials = limits is not None and bool(np.isin(shares_Q.round(9), (0, 1)).all())
     if fewest is None:
-        fewest = FEWEST_UNITS if limits is None else FEWEST_OF_SHARES
+        fewest = FEWEST_TRIALS if are_trials else FEWEST_UNITS
     units = pseudo_Q.size if rarer is None else rarer
     if units < fewest:
         return too_few(estimate, units, fewest, "" if rarer is None else " of the rarer kind")
@@ -155,10 +161,12 @@ def interval_of(
     if rarer is not None:
         of_estimate = replace(of_estimate, degrees=rarer - 1)
     if limits is not None:
-        low, high = limits
         share = min(max((estimate - low) / (high - low), 0.0), 1.0)
-        trials, degrees = _trials(share, (pseudo_Q - low) / (high - low), of_estimate.degrees)
-        bounds = share_interval(share * trials, trials, degrees)
+        if are_trials:
+            bounds = share_interval(share * units, units)
+        else:
+            trials = _trials(share, shares_Q)
+            bounds = share_interval(share * trials, trials, of_estimate.degrees, cases)
         scale = high - low
         return Interval(estimate, low + scale * bounds.low, low + scale * bounds.high)
     if of_estimate.error == 0:
@@ -187,11 +195,12 @@ def skewed_bounds(of: Spread, p: float) -> tuple[float, float]:
 
     Hall (1992), On the Removal of Skewness by Transformation, J. R. Stat. Soc. B 54, 221-228, with
     the normal distribution there; Student's t is right for few values. Few values of a long tail
-    show too little of it, and a single far value too much. So c is SKEW_SHARE times the skewness
-    seen, and each bound is the farther one of this and of Student's interval without skewness.
+    show too little of it, and a single far value too much. So c is 1 + UNSEEN_SKEW / sqrt(degrees)
+    times that of the spread, and each bound is the farther one of this and of Student's interval
+    without skewness.
     """
     t = upper_t(p / 2, of.degrees)
-    skew = SKEW_SHARE * of.skew
+    skew = (1 + UNSEEN_SKEW / math.sqrt(of.degrees)) * of.skew
 
     def untransformed(y: float) -> float:
         if abs(skew) < 1e-6:  # the limit; the quotient would be rounding
@@ -206,43 +215,62 @@ def upper_t(p: float, degrees: float) -> float:
     return -float(stdtrit(degrees, p))
 
 
-def share_interval(successes: float, trials: float, degrees: float = math.inf) -> Interval:
-    """The share of successes with the 95% interval of Agresti & Coull, which is never a point.
+def share_interval(
+    successes: float, trials: float, degrees: float = math.inf, cases: float = math.inf
+) -> Interval:
+    """The share of successes with its 95% interval, which is never a point.
 
-        m = trials + t^2,  q = (successes + t^2 / 2) / m,  q ± t sqrt(q (1 - q) / m), cut to [0, 1]
+    It is that of Agresti & Coull, cut to [0, 1]:
+
+        m = trials + t^2,  q = (successes + t^2 / 2) / m,  q ± t sqrt(q (1 - q) / m)
 
     t is the upper 2.5% quantile of Student's t. The interval contains Wilson's, which covers shares
     near 0 or 1 too seldom (.91 for .01 of 50). Agresti & Coull (1998), Am. Stat. 52, 119-126.
 
+    Without a success, the upper bound is at most the exact one, (1 - bound)^trials = 2.5%. A share
+    below the upper bound of a single success in all cases is never missed on that side: there, the
+    lower bound has t of 5%. Likewise with success and failure changed round.
+
     Args:
       successes, trials: need not be whole, for an effective number of trials.
       degrees: of freedom of the estimate of that number; infinite if the number is known.
+      cases: the greatest number of trials that there can be, such as all responses to all prompts,
+        if `trials` is an estimate; infinite: unknown, both bounds have 2.5%.
 
     Raises:
       ValueError: there are no trials, or more successes than trials.
     """
     if not 0 <= successes <= trials or trials == 0:
         raise ValueError(f"{successes} successes in {trials} trials have no share")
-    t = upper_t((1 - LEVEL) / 2, degrees)
+    tail = (1 - LEVEL) / 2
+    low, high = _agresti_coull(successes, trials, upper_t(tail, degrees))
+    inner_low, inner_high = _agresti_coull(successes, trials, upper_t(2 * tail, degrees))
+    single = 0.0
+    if math.isfinite(cases):
+        single = _agresti_coull(1.0, cases, upper_t(tail, math.inf))[1]
+    none = 1 - tail ** (1 / trials)
+    low = max(low, min(inner_low, single), 1 - none if successes == trials else 0.0)
+    high = min(high, max(inner_high, 1 - single), none if successes == 0 else 1.0)
+    return Interval(successes / trials, low, high)
+
+
+def _agresti_coull(successes: float, trials: float, t: float) -> tuple[float, float]:
     more = trials + t**2
     middle = (successes + t**2 / 2) / more
     half = t * math.sqrt(middle * (1 - middle) / more)
-    return Interval(successes / trials, max(middle - half, 0.0), min(middle + half, 1.0))
+    return middle - half, middle + half
 
 
-def _trials(share: float, pseudo_Q: np.ndarray, degrees: float) -> tuple[float, float]:
-    """The number of independent trials in which a share varies as much, and its degrees of freedom.
+def _trials(share: float, shares_Q: np.ndarray) -> float:
+    """The number of independent trials in which a share varies as much.
 
-    Units that are 0 or 1 are trials themselves, so that their number is known. Otherwise it is
-    share (1 - share) / s^2 with the standard error s of the pseudo-values; the number of units if
-    they do not vary, or if the share is a limit, near which an error says nothing.
+    It is share (1 - share) / s^2 with the standard error s of the units' shares; the number of
+    units if they do not vary, or if the share is a limit, near which an error says nothing.
     """
-    if np.isin(pseudo_Q.round(9), (0, 1)).all():
-        return float(pseudo_Q.size), math.inf
-    error = spread(pseudo_Q).error
+    error = spread(shares_Q).error
     if error == 0 or share in (0, 1):
-        return float(pseudo_Q.size), degrees
-    return share * (1 - share) / error**2, degrees
+        return float(shares_Q.size)
+    return share * (1 - share) / error**2
 
 
 # ---- checked values ------------------------------------------------------------------------------
@@ -366,7 +394,12 @@ def share_of_prompts(shares_by_prompt: ArrayLike, clusters: Clusters = None) -> 
 
 def _mean(values: np.ndarray, clusters: Clusters, is_share: bool) -> Interval:
     _, pseudo = mean_pseudo_values(values, clusters)
-    return interval_of(float(values.mean()), pseudo, (0.0, 1.0) if is_share else None)
+    if not is_share:
+        return interval_of(float(values.mean()), pseudo)
+    # the share of one response is the smallest distance from 0 or 1
+    steps = np.concatenate([values[values > 0], 1 - values[values < 1]])
+    cases = values.size / float(steps.min())
+    return interval_of(float(values.mean()), pseudo, (0.0, 1.0), cases=cases)
 
 
 def mean_pseudo_values(means: np.ndarray, clusters: Clusters) -> tuple[np.ndarray, np.ndarray]:
@@ -417,7 +450,7 @@ def ratio_interval(
     above, below = counts_QC.T
     is_share = bool((above >= 0).all() and (above <= below).all() and below.any())
     if is_share:
-        return interval_of(estimate, pseudo, (0.0, 1.0))
+        return interval_of(estimate, pseudo, (0.0, 1.0), cases=float(below.sum()))
     return interval_of(estimate, pseudo, weights_Q=below)
 
 
@@ -471,9 +504,8 @@ def pooled_interval(
     """
     counts_QC = _clustered(_counts(counts_by_prompt), clusters)
     estimate = float(statistic(counts_QC.sum(0).tolist()))
-    fewest = FEWEST_UNITS if limits is None else FEWEST_OF_SHARES
-    if len(counts_QC) < fewest:
-        return too_few(estimate, len(counts_QC), fewest)
+    if len(counts_QC) < FEWEST_UNITS:
+        return too_few(estimate, len(counts_QC))
     pseudo = jackknifed(estimate, _each(statistic)(_without_each(counts_QC)))
     return interval_of(estimate, pseudo, limits)
 

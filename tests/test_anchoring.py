@@ -149,9 +149,9 @@ def test_items_with_one_prompt_are_one_unit():
 @pytest.mark.parametrize("accepted", [0, 4, 8])
 def test_equal_shares_of_all_items_are_not_certain(accepted):
     assert not accepted_share(verdicts_of_items(accepted, of=8)).has_bounds
-    of_items = verdicts_of_items(*[accepted] * 5, of=8)
-    degrees = 4 if accepted == 4 else math.inf  # items of 0 or 1 are trials
-    assert accepted_share(of_items) == share_interval(accepted / 8 * 5, 5, degrees)
+    of_items = verdicts_of_items(*[accepted] * 10, of=8)
+    degrees = 9 if accepted == 4 else math.inf  # items of 0 or 1 are trials
+    assert accepted_share(of_items) == share_interval(accepted / 8 * 10, 10, degrees)
 
 
 def test_one_item_does_not_show_who_accepts_nearly_all():

@@ -390,6 +390,14 @@ CORPUS = {
     "c": ("The man had just bitten him.", ("The man bit him first.", "The man bit the dog.")),
     "d": ("It rained all day long.", ("It rained the whole day.", "It rained all day.")),
     "e": ("She sold her old boat.", ("She has sold the boat.", "Her old boat was sold.")),
+    "f": ("The train left at noon.", ("The train left at noon today.", "It left at noon.")),
+    "g": ("Nobody knew the answer.", ("No one knew the answer.", "The answer was unknown.")),
+    "h": ("He reads a book every week.", ("He reads one book a week.", "He reads every week.")),
+    "i": ("The soup is too hot to eat.", ("The soup is too hot.", "It is too hot to eat now.")),
+    "j": (
+        "We saw her again in the old town by the sea.",
+        ("We saw her by the sea.", "We saw her in the town."),
+    ),
 }
 
 
@@ -413,23 +421,23 @@ def sacrebleu_of(metric, ids):
 
 @pytest.mark.parametrize("name, metric", [("bleu", BLEU()), ("chrf", CHRF())])
 def test_the_corpus_value_and_its_interval_are_of_whole_prompts(name, metric):
-    interval = summarize(corpus_rows("abcde"))[f"{name}/corpus"]
-    assert interval.mean == pytest.approx(sacrebleu_of(metric, "abcde"))
+    interval = summarize(corpus_rows(CORPUS))[f"{name}/corpus"]
+    assert interval.mean == pytest.approx(sacrebleu_of(metric, CORPUS))
     # the same with sacrebleu without each prompt
-    without = [sacrebleu_of(metric, ids) for ids in ("bcde", "acde", "abde", "abce", "abcd")]
-    error = np.std(without, ddof=1) * (5 - 1) / 5**0.5
+    without = [sacrebleu_of(metric, [i for i in CORPUS if i != left]) for left in CORPUS]
+    error = np.std(without, ddof=1) * (10 - 1) / 10**0.5
     share = interval.mean / 100
     trials = share * (1 - share) / (error / 100) ** 2
-    expected = share_interval(share * trials, trials, 4)
+    expected = share_interval(share * trials, trials, 9)
     assert (interval.low, interval.high) == pytest.approx((100 * expected.low, 100 * expected.high))
     # equal samples of a prompt add no information (without a matching 4-gram the smoothing of BLEU
     # depends on the number of 4-grams, so its bounds change a little)
-    copies = summarize(corpus_rows("aabbccddee"))[f"{name}/corpus"]
+    copies = summarize(corpus_rows([i for i in CORPUS for _ in range(2)]))[f"{name}/corpus"]
     assert copies.mean == pytest.approx(interval.mean)
     assert (copies.low, copies.high) == pytest.approx((interval.low, interval.high), abs=3)
-    mean = np.mean([row[name] for row in corpus_rows("abcde")])
-    assert summarize(corpus_rows("abcde"))[name].mean == pytest.approx(mean)
-    assert abs(mean - interval.mean) > 0.3
+    mean = np.mean([row[name] for row in corpus_rows(CORPUS)])
+    assert summarize(corpus_rows(CORPUS))[name].mean == pytest.approx(mean)
+    assert abs(mean - interval.mean) > 0.05
 
 
 def test_corpus_perplexity_weighs_tokens():

@@ -104,8 +104,8 @@ def test_items_of_one_prompt_are_one_unit_of_comparisons():
 
     listed = "share won by the output listed first"
     assert judged(2)[listed] == Interval(0.75, math.nan, math.nan)
-    assert "2 of at least 5 units" in str(judged(2)[listed])
-    assert judged(6)[listed].has_bounds and judged(24)[listed].has_bounds
+    assert "2 of at least 10 units" in str(judged(2)[listed])
+    assert judged(12)[listed].has_bounds and judged(24)[listed].has_bounds
     assert "8 of at least 10 units" in str(judged(8)["preference alpha"])
     assert judged(24)["preference alpha"].has_bounds
 
