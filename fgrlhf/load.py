@@ -7,7 +7,12 @@ from pathlib import Path
 
 from fgrlhf.base.errors import UserError, shorten, suggestion
 from fgrlhf.configs.user_class import import_module
-from fgrlhf.task import Task
+from fgrlhf.task import NO_TASK, Task
+
+
+def task_or_none(name: str) -> Task:
+    """The task with a name; of "", the one that stands for no task."""
+    return load_task(name) if name else NO_TASK
 
 
 def load_task(name: str) -> Task:

@@ -26,6 +26,7 @@ from fgrlhf.pipeline.comparison import (
     compare_runs,
     differences,
     efficiencies,
+    measure_on_dev,
 )
 from fgrlhf.pipeline.comparison_page import band, explained, page, table
 from fgrlhf.pipeline.experiments import Experiment, Run
@@ -132,6 +133,8 @@ class Stages:
 def configs(tmp_path, monkeypatch):
     monkeypatch.setattr("fgrlhf.pipeline.experiments.Pipeline", Stages)
     monkeypatch.setattr(pipeline_compare, "stop_with_signals", lambda: None)
+    # what the configs name does not exist; test_without_task.py has the checks
+    monkeypatch.setattr(pipeline_compare, "check_comparison", lambda *_: None)
     for name in ("BASE", "OUTPUT_DIR", "DATA_DIR"):
         monkeypatch.setenv(name, str(tmp_path / "sft"))
     names = ("dense", "scalar")
@@ -235,7 +238,7 @@ def test_wrong_settings_of_single_runs_are_named(configs, tmp_path, text, overri
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        ([], "name a task and a config"),
+        ([], "name a config"),
         (["qa_feedback", "{config}"], "output_dir: missing"),
         (["qa_feedback", "{config}", "output_dir=o", "seeds=0,x"], "whole numbers"),
         (["qa_feedback", "{config}", "output_dir=o", "seeds=1,1"], "names a seed twice"),
@@ -290,6 +293,16 @@ def test_the_evaluation_that_checks_the_metric_is_reported_once(configs, tmp_pat
     assert Stages.reported == ["evaluate-sft"] and len(Stages.last) > 1
     pipeline_compare.main(arguments)
     assert Stages.reported == []
+
+
+def test_the_place_of_values_does_not_change_what_dev_measures():
+    """The sum of a response is the same after every segment and at its end."""
+    dense = {"reward": {"polite": {"kind": "length", "place": "segment", "value": 1}}}
+    at_end = {"reward": {"polite": {"kind": "length", "place": "end", "value": 1}}}
+    other = {"reward": {"polite": {"kind": "length", "place": "end", "value": 2}}}
+    for metric in ("reward", "reward/polite", "polite/score"):
+        assert measure_on_dev(dense, metric) == measure_on_dev(at_end, metric)
+        assert measure_on_dev(dense, metric) != measure_on_dev(other, metric)
 
 
 def test_names_of_references():

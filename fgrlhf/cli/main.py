@@ -51,10 +51,10 @@ COMMANDS = {
     "report": ("fgrlhf.report.page", "OUTPUT_DIR", "report.html with the results of all stages"),
     "compare": (
         "fgrlhf.pipeline.compare",
-        "TASK",
+        "[TASK] CONFIG ...",
         "compare configs or algorithms over several seeds",
     ),
-    "sweep": ("fgrlhf.pipeline.sweep", "TASK config.yml", "compare values of any setting"),
+    "sweep": ("fgrlhf.pipeline.sweep", "[TASK] config.yml", "compare values of any setting"),
     "feedback": (
         "interface_html.command",
         "items|pages|serve|export|...",

@@ -1,6 +1,6 @@
 """Compare configs and algorithms over several seeds, and test which differences are significant.
 
-    fgrlhf compare TASK CONFIG ... output_dir=DIR [algorithms=ppo,grpo] [seeds=0,1,2]
+    fgrlhf compare [TASK] CONFIG ... output_dir=DIR [algorithms=ppo,grpo] [seeds=0,1,2]
 
 Every config is trained with every seed, and an RL config with every algorithm. The best policies on
 dev and the initial policy are evaluated on the test prompts. Writes <output_dir>/summary.json and
@@ -24,7 +24,7 @@ from fgrlhf.configs.names import current_key
 from fgrlhf.configs.schema import types_at
 from fgrlhf.configs.strict import Count, FilePath
 from fgrlhf.configs.yaml_files import read_config
-from fgrlhf.load import load_task
+from fgrlhf.load import task_or_none
 from fgrlhf.metrics.clusters import CLUSTER_HELP
 from fgrlhf.metrics.config import MetricConfig
 from fgrlhf.models.provenance import read_source
@@ -38,12 +38,13 @@ from fgrlhf.pipeline.experiments import (
     check_overrides,
     parse_config,
 )
+from fgrlhf.pipeline.preflight import check_comparison
 from fgrlhf.pipeline.scores import evaluation_rows, paired_scores
 from fgrlhf.pipeline.stages import Stage, stop_with_signals
 from fgrlhf.report.display import Display
 from fgrlhf.task_config import rl_config
 
-USAGE = """usage: fgrlhf compare TASK CONFIG ... output_dir=DIR [key=value ...]
+USAGE = """usage: fgrlhf compare [TASK] CONFIG ... output_dir=DIR [key=value ...]
   CONFIG: YAML of an RL run, or dpo:FILE, sft:FILE
   keys with a dot are overrides for every config that has them: train.total_episodes=2560"""
 
@@ -310,7 +311,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         print("\n".join([USAGE, "keys:", *describe(CompareSettings)]))
         return
     arguments = split_arguments(argv, USAGE)
-    check_settings(CompareSettings, arguments, rl_config(load_task(arguments.task)))
+    check_settings(CompareSettings, arguments, rl_config(task_or_none(arguments.task)))
     settings = settings_from(CompareSettings, arguments.settings)
     stop_with_signals()
     experiment = Experiment(arguments.task, settings.folder, submit=settings.submit)
@@ -323,6 +324,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     reference = settings.reference
     if reference is None:
         reference = _reference(experiment, arguments.configs[0], arguments.overrides)
+    check_comparison(experiment, runs, trained, plan, reference, settings.metric)
     stages = comparison_stages(experiment, runs, seeds, reference, plan)
     experiment.announce(len(runs), seeds, settings.lane_count)
     reported: list[str] = []
@@ -333,7 +335,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         rows = evaluation_rows(experiment.out, reference_name(reference), plan.split)
         paired_scores({reference_name(reference): [rows]}, settings.metric)
     experiment.run(stages, settings.lane_count, reported)
-    display = load_task(arguments.task).display
+    display = task_or_none(arguments.task).display
     metrics = trained[0].evaluation_metrics
     result = conclude(
         experiment, runs, seeds, reference, plan.split, settings.metric, display, metrics

@@ -250,13 +250,17 @@ def measure_on_dev(config: Mapping[str, Any], metric: str) -> tuple:
     """The parts of a run's config that determine what a metric on dev means.
 
     These are the dev prompts, and the settings of the reward or of the evaluation metric that
-    computes it: `politeness/score` comes from the reward `politeness`.
+    computes it: `politeness/score` comes from the reward `politeness`. The `place` of a reward's
+    values does not change their sum.
     """
     prompts = [
         config.get("data", {}).get("dev_file"),
         config.get("evaluation", {}).get("examples"),
     ]
-    rewards = config.get("reward", {})
+    rewards = {
+        name: {key: value for key, value in section.items() if key != "place"}
+        for name, section in config.get("reward", {}).items()
+    }
     first, _, rest = metric.partition("/")
     if metric == "reward":
         return (*prompts, rewards)

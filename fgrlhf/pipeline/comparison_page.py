@@ -131,6 +131,11 @@ def _episodes(value: float | None) -> str:
 # ---- page ----------------------------------------------------------------------------------------
 
 
+def titled(what: str, origin: Mapping[str, str]) -> str:
+    """The title of a page: what it shows and, if there is one, the task."""
+    return " · ".join([what, *([short_name(origin["task"])] if "task" in origin else [])])
+
+
 def page(
     comparison: RunComparison,
     display: Display,
@@ -146,7 +151,7 @@ def page(
     metric = display.metric(comparison.metric)
     reference = display.name(comparison.reference)
     return page_template(Path(__file__).parent, "comparison.html.j2").render(
-        title=f"Comparison · {short_name(origin['task'])}",
+        title=titled("Comparison", origin),
         origin=origin,
         style=stylesheet(),
         comparison=comparison,

@@ -86,9 +86,9 @@ def seeds_text(seeds: Sequence[int]) -> str:
 
 @dataclass(frozen=True)
 class Arguments:
-    """A command line `TASK CONFIG ... [key=value ...]`."""
+    """A command line `[TASK] CONFIG ... [key=value ...]`."""
 
-    task: str
+    task: str  # "": none
     configs: list[str]
     settings: list[str]  # of the program: `seeds=0,1`, `submit.cluster=slurm`
     overrides: list[str]  # of the configs: `train.lr=1e-5`
@@ -98,12 +98,15 @@ def split_arguments(argv: Sequence[str], usage: str) -> Arguments:
     """Parse a command line.
 
     Raises:
-      UserError: the task or config is missing, with the usage; or two overrides are of one key.
+      UserError: the config is missing, with the usage; or two overrides are of one key.
     """
     words = [argument for argument in argv if _is_word(argument)]
     pairs = [argument for argument in argv if not _is_word(argument)]
-    if len(words) < 2:
-        raise UserError(f"name a task and a config\n{usage}")
+    task = ""
+    if words and not _is_config(words[0]):
+        task = words.pop(0)
+    if not words:
+        raise UserError(f"name a config\n{usage}")
     settings = []
     overrides = []
     for pair in pairs:
@@ -114,7 +117,13 @@ def split_arguments(argv: Sequence[str], usage: str) -> Arguments:
         else:
             settings.append(pair)
     _check_keys_differ(overrides)
-    return Arguments(words[0], words[1:], settings, overrides)
+    return Arguments(task, words, settings, overrides)
+
+
+def _is_config(argument: str) -> bool:
+    """Whether this is a config, with or without its program, and not a task."""
+    path = argument.rpartition(":")[2]
+    return ":" in argument or path.endswith((".yml", ".yaml")) or os.path.isfile(path)
 
 
 def _is_word(argument: str) -> bool:

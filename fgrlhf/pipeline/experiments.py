@@ -20,12 +20,13 @@ from fgrlhf.configs.overrides import parsed_or_text
 from fgrlhf.configs.strict import StrictModel, load_config
 from fgrlhf.configs.user_class import own_modules
 from fgrlhf.configs.yaml_files import read_config
-from fgrlhf.load import data_of, load_task, prompts_file
+from fgrlhf.load import data_of, prompts_file, task_or_none
 from fgrlhf.pipeline.stages import Pipeline, Stage, visible_gpus
 from fgrlhf.pipeline.submit import SubmitConfig, SubmitLauncher
 from fgrlhf.report.text import short_commit
 from fgrlhf.runs.runlog import command_line, commit_of_code
 from fgrlhf.runs.stage import model_files
+from fgrlhf.task import Task
 from fgrlhf.task_config import rl_config
 
 # program -> its module; the task is the first argument
@@ -50,8 +51,14 @@ SET_BY_EXPERIMENT = {
 
 
 def program(task: str, name: str, *arguments: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The command of a stage program, and the modules whose code affects its result."""
+    """The command of a stage program, and the modules whose code affects its result.
+
+    Args:
+      task: "": none.
+    """
     module = PROGRAMS[name]
+    if not task:
+        return (sys.executable, "-m", module, *arguments), (module,)
     command = (sys.executable, "-m", module, task, *arguments)
     # modules that do not exist are ignored
     return command, (module, task, f"{task}.task", f"tasks.{task}.task")
@@ -151,7 +158,7 @@ class Experiment:
     """Runs of one task and their evaluations, in one folder.
 
     Args:
-      task: its name.
+      task: its name; "": none.
       out: the output folder.
       environment: environment variables for the stages, in addition to those of this process.
       submit: runs the stages as jobs of a cluster; None: on this machine.
@@ -169,7 +176,12 @@ class Experiment:
     def origin(self) -> dict[str, str]:
         """What made the results, for their page: the task, the commit and the command."""
         commit = short_commit(commit_of_code())
-        return {"task": self.task, "commit": commit, "command": command_line()}
+        origin = {"task": self.task, "commit": commit, "command": command_line()}
+        return {key: value for key, value in origin.items() if key != "task" or value}
+
+    @property
+    def loaded_task(self) -> Task:
+        return task_or_none(self.task)
 
     def training_stage(self, run: Run, seed: int) -> Stage:
         """A stage that writes <out>/<name>/seed-<seed>."""
@@ -184,7 +196,7 @@ class Experiment:
             reads=(
                 run.config,
                 *self.named_files(run.config, run.overrides),
-                *data_of(load_task(self.task)),
+                *data_of(self.loaded_task),
             ),
             modules=(*modules, *own_modules(overridden(run.config, run.overrides))),
             variables=self.variables(run.config),
@@ -201,7 +213,7 @@ class Experiment:
     def config_class(self, program: str) -> type[StrictModel]:
         """The config of a training program."""
         if program == "rl":
-            return rl_config(load_task(self.task))
+            return rl_config(self.loaded_task)
         module, name = CONFIG_CLASSES[program]
         return getattr(import_module(module), name)
 
@@ -243,7 +255,7 @@ class Experiment:
             arguments.append(f"cluster={plan.cluster}")
         data = prompts_file(plan.data_dir, plan.split)
         if data is None:
-            reads += data_of(load_task(self.task))
+            reads += data_of(self.loaded_task)
         else:
             arguments.append(f"data_dir={plan.data_dir}")
             reads += input_files(data)

@@ -1,6 +1,6 @@
 """Train one config with several values of any of its keys, and compare the dev scores.
 
-    fgrlhf sweep TASK CONFIG train.lr=1e-5,3e-5 output_dir=DIR [seeds=0,1,2] [key=value ...]
+    fgrlhf sweep [TASK] CONFIG train.lr=1e-5,3e-5 output_dir=DIR [seeds=0,1,2] [key=value ...]
 
 A key with several values, separated by commas, is swept; several such keys give all combinations.
 The score of a run is its best dev score within `train.kl_threshold`, as for its best checkpoint. If
@@ -26,9 +26,9 @@ from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.files import write_json, write_text
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import describe, settings_from
-from fgrlhf.load import load_task
+from fgrlhf.load import task_or_none
 from fgrlhf.pipeline.comparison import measure_on_dev, why_dev_differs
-from fgrlhf.pipeline.comparison_page import band
+from fgrlhf.pipeline.comparison_page import band, titled
 from fgrlhf.pipeline.experiment_settings import (
     SubmittedSettings,
     check_settings,
@@ -39,11 +39,11 @@ from fgrlhf.pipeline.experiments import Experiment, Run, check_overrides, parse_
 from fgrlhf.pipeline.scores import Point, learning_curve, lower_is_better, read_log
 from fgrlhf.pipeline.stages import stop_with_signals
 from fgrlhf.report.display import Display
-from fgrlhf.report.page import page_template, short_name, stylesheet
+from fgrlhf.report.page import page_template, stylesheet
 from fgrlhf.report.plots import intervals, panels
 from fgrlhf.task_config import rl_config
 
-USAGE = """usage: fgrlhf sweep TASK CONFIG key=value,value ... output_dir=DIR [key=value ...]
+USAGE = """usage: fgrlhf sweep [TASK] CONFIG key=value,value ... output_dir=DIR [key=value ...]
   CONFIG: YAML of an RL run, or dpo:FILE, sft:FILE
   keys with a dot are overrides of the config; several values, separated by commas, are swept"""
 COLOUR = 2  # series colour of the plot's marks
@@ -312,7 +312,7 @@ def page(result: Sweep, display: Display, origin: Mapping[str, str]) -> str:
         scores = Markup(intervals(f"Best {metric} on dev", marks))
         curves = Markup(panels(f"{metric} on dev", bands, "episodes")) if bands else None
     return page_template(Path(__file__).parent, "sweep.html.j2").render(
-        title=f"Sweep of {', '.join(_keys(result))} · {short_name(origin['task'])}",
+        title=titled(f"Sweep of {', '.join(_keys(result))}", origin),
         origin=origin,
         style=stylesheet(),
         sweep=result,
@@ -367,7 +367,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise UserError(
             f"a sweep takes one config, but {len(arguments.configs)} are given\n{USAGE}"
         )
-    check_settings(SweepSettings, arguments, rl_config(load_task(arguments.task)))
+    check_settings(SweepSettings, arguments, rl_config(task_or_none(arguments.task)))
     settings = settings_from(SweepSettings, arguments.settings)
     stop_with_signals()
     experiment = Experiment(arguments.task, settings.folder, submit=settings.submit)
@@ -379,7 +379,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         arguments.overrides,
         settings.seed_list,
         metric,
-        load_task(arguments.task).display,
+        task_or_none(arguments.task).display,
         settings.lane_count,
     )
 
