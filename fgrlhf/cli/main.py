@@ -43,6 +43,7 @@ COMMANDS = {
         "policies='[A, B]' output_dir=DIR",
         "average the weights of policies trained from one model",
     ),
+    "push": ("fgrlhf.cli.push", "FOLDER ORG/NAME", "upload a model and its card to a hub"),
     "summary": (
         "fgrlhf.pipeline.summary",
         "TASK output_dir=DIR",

@@ -149,7 +149,8 @@ def _metadata(base: str, how: str, is_causal: bool) -> dict[str, Any]:
     metadata: dict[str, Any] = {}
     source = read_source(base)
     name = base if source is None else source.model
-    if source is not None or (HUB_NAME.fullmatch(name) and not Path(base).is_dir()):
+    is_folder = source is None and Path(base).is_dir()
+    if HUB_NAME.fullmatch(name) and not is_folder:
         metadata["base_model"] = name
     licence = _licence(Path(base))
     if licence is not None:
