@@ -254,3 +254,18 @@ def test_every_language_stores_the_same(chromium, tmp_path):
     # left is back in English, and forward in Hebrew
     assert quotes == [["cat sat", "the"], ["ישב", "המחצלת. הוא היה"]]
     assert all(result == results[0] for result in results[1:])
+
+
+def test_an_arabic_page_keeps_its_direction_around_english_texts(chromium, tmp_path):
+    task = task_with(tmp_path, correction=False, missing=[], mark_outputs=True)
+    style = (
+        "([selector, part, key]) => getComputedStyle(document.querySelector(selector), part)[key]"
+    )
+    with opened(chromium, where=page_with(task, [ROW], language=language_of("ar"))) as tab:
+        press(tab, "Home", "1")
+        shown = {
+            selector: tab.evaluate(style, [selector, None, "direction"])
+            for selector in ("h4", "h4 bdi", "#text")
+        }
+        assert shown == {"h4": "rtl", "h4 bdi": "ltr", "#text": "ltr"}
+        assert tab.evaluate(style, [".tag", "::before", "unicodeBidi"]) == "plaintext"

@@ -276,8 +276,12 @@ def test_a_draft_with_a_long_history_reaches_the_server(chromium, study):
     with at_work(chromium, study) as work:
         # two seconds later at every look, so that no two changes are one step
         work.tab.evaluate("FG.now = ((now) => () => (now += 2))(FG.now())")
+        statuses = []
+        work.tab.on("response", lambda response: statuses.append(response.status))
         for i in range(16):
             work.tab.fill("#correction", chr(97 + i) * 10_000 + "ä" * 5_000)
             press(work.tab, "Escape", "Escape")
+        work.tab.wait_for_timeout(1000)  # ms: a draft is sent half a second after a change
+        assert 413 not in statuses
         kept(work.tab)
         assert work.tab.is_hidden("#notice")
