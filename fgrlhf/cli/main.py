@@ -56,6 +56,11 @@ COMMANDS = {
         "compare configs or algorithms over several seeds",
     ),
     "sweep": ("fgrlhf.pipeline.sweep", "[TASK] config.yml", "compare values of any setting"),
+    "plan": (
+        "fgrlhf.cli.plan",
+        "[TASK] CONFIG ...",
+        "steps, samples and GPU hours of configs, without training",
+    ),
     "feedback": (
         "interface_html.command",
         "items|pages|serve|export|...",

@@ -29,7 +29,7 @@ from fgrlhf.metrics.clusters import cluster_of
 from fgrlhf.metrics.pooled import NOT_REWARDS
 from fgrlhf.reward_models.spec import NOT_ERRORS, SPEC_FILE, RewardModelSpec
 from fgrlhf.reward_utils import LEVEL_HELP, Level
-from fgrlhf.task import NO_TASK
+from fgrlhf.task import NO_TASK, Task
 from fgrlhf.task_config import rl_config
 from fgrlhf.text_types import Prompt
 
@@ -103,7 +103,7 @@ def write_config(path: Path, settings: NewRunSettings) -> list[str]:
     text = (FILES / f"{settings.stage}.yml.txt").read_text(encoding="utf-8")
     for key, value in values.items():
         text = text.replace(f"@{key}@", value)
-    validate(_config_class(settings.stage), parse_yaml(text), f"{path} was not written")
+    validate(config_class(settings.stage), parse_yaml(text), f"{path} was not written")
     notes = []
     for file, rows in data.items():
         write_jsonl(file, rows)
@@ -116,9 +116,10 @@ def _command(stage: str) -> str:
     return COMMANDS.get(stage, stage)
 
 
-def _config_class(stage: str) -> type[StrictModel]:
+def config_class(stage: str, task: Task = NO_TASK) -> type[StrictModel]:
+    """The class of a stage's config."""
     if stage == "rl":
-        return rl_config(NO_TASK)
+        return rl_config(task)
     module, name = CONFIG_CLASSES[stage]
     return getattr(import_module(module), name)
 
