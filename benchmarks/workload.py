@@ -350,7 +350,7 @@ def config(size: Size, folder: str = "outputs/bench") -> RLConfig:
             "train_num_samples_per_input": size.samples,
             "logprob_temperature": 1.0,
         },
-        "algorithm": {"kl": {"coef": 0.3}, "lam": 0.95, "whiten": {"rewards": True}},
+        "algorithm": {"kl": {"coef": 0.3}, "gae": {"lam": 0.95}, "whiten": {"rewards": True}},
         "train": {
             "sampling_batch_size_per_card": size.prompts,
             "micro_batch_size": size.micro_batch,

@@ -24,7 +24,7 @@ PUBLISHED = {
     "train__shuffle": False,
     "train__average_microbatches": False,
     "algorithm__whiten__divides_by": "sqrt_std",
-    "algorithm__gae_start": "longest",
+    "algorithm__gae__start": "longest",
 }
 TRPO = {"algorithm__name": "trpo", "algorithm__cg_steps": 3}
 TRPO["model__value_model"] = {"ckpt": "tiny"}

@@ -533,7 +533,7 @@ def test_settings_that_the_algorithm_does_not_read_are_named(tmp_path):
     assert unused(algorithm__name="a2c", **given) == ["algorithm.cliprange", again]
     # without kl, which is used
     sharing = "model.value_model.policy_value_sharing"
-    critic = ["algorithm.cliprange", "algorithm.lam", sharing, "train.value_lr"]
+    critic = ["algorithm.cliprange", "algorithm.gae", sharing, "train.value_lr"]
     assert unused(algorithm__name="grpo", **given) == critic
     assert unused(algorithm__name="rloo", **given) == sorted([*critic, again])
     folder = {"ckpt": "x", "freeze_value_model": True}
@@ -544,7 +544,7 @@ def test_settings_that_the_algorithm_does_not_read_are_named(tmp_path):
 def test_a_config_holds_the_settings_that_its_algorithm_reads(tmp_path):
     result = config(tmp_path, algorithm__name="rloo", algorithm__lam=0.9, algorithm__gamma=0.8)
     written = result.model_dump()["algorithm"]
-    assert written["gamma"] == 0.8 and written["credit"] == "segment" and "lam" not in written
+    assert written["gamma"] == 0.8 and written["credit"] == "segment" and "gae" not in written
     again = validate(RLConfig, result.model_dump(), "again")
     assert again.model_dump() == result.model_dump() and again.algorithm.unused == ()
 
@@ -658,7 +658,7 @@ def test_its_settings_are_those_of_its_config_class(outside, tmp_path):
     of = f"{outside}.Sign"
     cfg = config(tmp_path, **python(of, algorithm__kl__coef=0.4, algorithm__lam=0.5))
     assert (cfg.algorithm.bonus, cfg.algorithm.side, cfg.algorithm.kl.coef) == (2.0, "right", 0.4)
-    assert not cfg.needs_values and cfg.algorithm.unused == ("lam",)
+    assert not cfg.needs_values and cfg.algorithm.unused == ("gae",)
     written = cfg.model_dump(mode="json")
     assert {"name": "python", "of": of, "bonus": 2.0}.items() <= written["algorithm"].items()
     again = validate(RLConfig, yaml.safe_load(to_yaml(cfg)), "again")

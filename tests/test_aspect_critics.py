@@ -72,14 +72,14 @@ def test_one_aspect_is_the_scalar_critic_bit_for_bit():
 
 def test_a_loss_is_the_sum_of_the_losses_of_the_aspects():
     _, values_BTA, rewards, old = two_aspects(torch.float32)
-    algorithm = PPO(PPOConfig(critic="per_aspect", lam={"a": 0.0}, cliprange_value=0.1))
+    algorithm = PPO(PPOConfig(critic="per_aspect", gae={"lam": {"a": 0.0}}, cliprange_value=0.1))
     advantages = algorithm.advantages(old, rewards.total_BT, rewards)
     new_BTA = values_BTA + 0.3 * MASK[..., None]
     new = PolicyOutput(old.logprobs_BT, new_BTA.sum(-1), old.logprobs_BT, values_BTA=new_BTA)
     loss_BT, logged = algorithm.value_loss(new, old, advantages)
     expected_BT = torch.zeros(MASK.shape)
     for a, lam in enumerate((0.0, 0.95)):
-        alone = PPO(PPOConfig(lam=lam, cliprange_value=0.1))
+        alone = PPO(PPOConfig(gae={"lam": lam}, cliprange_value=0.1))
         one = rollout(MASK, values_BT=values_BTA[..., a])
         target = alone.advantages(one, list(rewards.by_aspect.values())[a], rewards)
         output = PolicyOutput(old.logprobs_BT, new_BTA[..., a], old.logprobs_BT)
@@ -136,9 +136,12 @@ def test_the_outputs_are_the_rewards_and_the_penalty(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"algorithm__lam": {"cat": 0.5}}, r"algorithm\.lam: .*needs critic=per_aspect"),
+        ({"algorithm__lam": {"cat": 0.5}}, r"algorithm\.gae\.lam: .*needs critic=per_aspect"),
         ({"algorithm": {**PER_ASPECT, "gamma": {"dog": 0.5}}}, r"gamma\.dog: .*only cat, kl"),
-        ({"algorithm": {**PER_ASPECT, "lam": {"cat": 1.5}}}, r"1 mistake:\n  algorithm\.lam\.cat"),
+        (
+            {"algorithm": {**PER_ASPECT, "lam": {"cat": 1.5}}},
+            r"1 mistake:\n  algorithm\.gae\.lam\.cat",
+        ),
         ({"algorithm": {**PER_ASPECT, "whiten_rewards": True}}, "whiten.rewards: it divides"),
         ({"algorithm": PER_ASPECT, "reward": {"kl": {"kind": "count"}}}, r"reward\.kl: .*penalty"),
     ],

@@ -190,7 +190,7 @@ def test_other_settings_are_refused_key_by_key(two_steps):
         make(two_steps, **changes).train()
     message = str(refused.value)
     assert "train.lr: 0.001 then, 0.0005 now" in message
-    assert "algorithm.lam: 0.95 then, 0.5 now" in message
+    assert "algorithm.gae.lam: 0.95 then, 0.5 now" in message
     assert "reward.dog" in message and "train.seed" not in message and "save_dir" in message
     # logging and saving do not change the results
     changes = {"logging__log_interval": 2, "logging__run_name": "again"}

@@ -17,7 +17,7 @@ from fgrlhf.utils import masked_mean, masked_var
 
 # The values that select the published arithmetic.
 PUBLISHED = {"divides_by": "sqrt_std", "gae_start": "longest"}
-SETTINGS = ("lam", "gamma", "cliprange", "cliprange_value", "pg_coef", "vf_coef")
+SETTINGS = ("gamma", "cliprange", "cliprange_value", "pg_coef", "vf_coef")
 
 
 def golden_case(golden, number):
@@ -59,7 +59,8 @@ def ppo_of(case, divides_by="std", gae_start="own_end"):
     """PPO with the settings of a case."""
     whiten = {"rewards": case["whiten_rewards"], "divides_by": divides_by}
     given = {name: case[name] for name in SETTINGS}
-    return PPO(PPOConfig(**given, whiten=whiten, gae_start=gae_start))
+    gae = {"lam": case["lam"], "start": gae_start}
+    return PPO(PPOConfig(**given, whiten=whiten, gae=gae))
 
 
 def run(ppo, case, old, new, rewards):
@@ -83,7 +84,7 @@ def shipped(name: str) -> dict:
     folder = Path(__file__).parents[1] / "tasks" / "qa_feedback" / "training"
     tree = read_config(folder / f"published_{name}_config.yml")
     section = PPOConfig(**tree["algorithm"])
-    return {"divides_by": section.whiten.divides_by, "gae_start": section.gae_start}
+    return {"divides_by": section.whiten.divides_by, "gae_start": section.gae.start}
 
 
 @pytest.mark.parametrize("name", ["fine_grained", "baseline"])
@@ -197,7 +198,9 @@ def test_by_default_padding_never_matters():
 def test_published_gae_does_let_padding_matter():
     """Deviation D3: whitened values on padding reach the last tokens of short answers."""
     one_more_column = lengths_mask([5, 2, 3], T=6)
-    published = PPOConfig(gae_start="longest", whiten={"rewards": True, "divides_by": "sqrt_std"})
+    published = PPOConfig(
+        gae={"start": "longest"}, whiten={"rewards": True, "divides_by": "sqrt_std"}
+    )
     results = []
     for mask_BT in (MASK, one_more_column):
         r_BT = torch.zeros(mask_BT.shape)
@@ -236,7 +239,7 @@ def test_coefficients_weigh_the_two_losses():
 def test_the_trainer_hands_its_settings_to_ppo(tmp_path):
     run = trainer(config(tmp_path, algorithm__lam=0.5, algorithm__cliprange=0.1))
     assert isinstance(run, PPOTrainer)
-    assert run.algorithm.config.lam == 0.5
+    assert run.algorithm.config.gae.lam == 0.5
     assert run.algorithm.needs_values
     assert run.kl.coef == 0.1
 

@@ -234,14 +234,18 @@ def test_members_make_an_ensemble(monkeypatch):
         return SimpleNamespace(mean=1.0, std=2.0)
 
     monkeypatch.setattr(loading, "load_sequence_scorer", load)
-    section = {"kind": "sequence_scorer", "ckpt": "a", "members": ["b", "c"], "kappa": 0.5}
+    section = {
+        "kind": "sequence_scorer",
+        "ckpt": "a",
+        "ensemble": {"members": ["b", "c"], "kappa": 0.5},
+    }
     (ensemble,) = built(r=section).values()
     assert loaded == ["a", "b", "c"] and len(ensemble.members) == 3 and ensemble.kappa == 0.5
     assert parsed(r=section)["r"].model_folders() == ("a", "b", "c")
-    (line,) = refused(r={"kind": "sequence_scorer", "ckpt": "a", "kappa": 0.5})
-    assert "reward.r.kappa: one reward model has no deviation: give members" in line
-    (line,) = refused(r={**section, "members": ["b", "a"]})
-    assert "reward.r.members: a folder is given twice" in line
+    (line,) = refused(r={**section, "ensemble": {"kappa": 0.5}})
+    assert "reward.r.ensemble.members: missing" in line
+    (line,) = refused(r={**section, "ensemble": {"members": ["b", "a"]}})
+    assert "reward.r.ensemble.members: a folder is given twice" in line
     assert refused(completeness_model={**section, "kind": "preference"}) == []
 
 

@@ -290,7 +290,7 @@ def test_the_published_section_is_read_as_algorithm():
 def test_a_key_in_both_sections_is_refused():
     tree = published("fine_grained") | {"algorithm": {"lam": 0.95, "kl": {"part_of": "loss"}}}
     (line,) = refused(tree)
-    assert line.startswith("ppo.lam: it is also given as algorithm.lam=0.95, and `ppo` is ")
+    assert line == "ppo.lam: it is also given as algorithm.gae.lam: leave one of them out"
     tree["algorithm"] = {"kl": {"coef": 0.2}}
     (line,) = refused(tree)
     assert line == "ppo.kl_coef: it is also given as algorithm.kl.coef: leave one of them out"
@@ -310,8 +310,14 @@ def test_a_key_in_both_sections_is_refused():
             {"whiten": {"divides_by": "x"}},
             ["ppo.whiten.divides_by: input should be 'std' or 'sqrt_std'"],
         ),
-        ({"lam": 2, "gamma": "1"}, ["ppo.gamma: a number is needed", "ppo.lam: input should be"]),
-        ({"lam": 2, "gama": 1}, ["ppo.lam: ", "ppo.gama: unknown key; did you mean `gamma`?"]),
+        (
+            {"lam": 2, "gamma": "1"},
+            ["ppo.gamma: a number is needed", "algorithm.gae.lam: input should"],
+        ),
+        (
+            {"lam": 2, "gama": 1},
+            ["algorithm.gae.lam: ", "ppo.gama: unknown key; did you mean `gamma`?"],
+        ),
         (3, ["ppo: it is not a mapping of keys"]),
         (None, ["ppo: it is not a mapping of keys"]),
     ],
@@ -408,7 +414,7 @@ def test_settings_of_a_tracker_that_is_off_are_noted():
 SWITCHES = {
     "algorithm.whiten.rewards": (True, False),
     "algorithm.whiten.divides_by": ("sqrt_std", "std"),
-    "algorithm.gae_start": ("longest", "own_end"),
+    "algorithm.gae.start": ("longest", "own_end"),
     "env.logprob_temperature": (1.0, None),
     "train.dropout": (True, False),
     "train.dropout_in_rollouts": (False, None),
@@ -481,6 +487,7 @@ def test_the_default_variant_is_the_same_run_with_our_defaults(name, monkeypatch
         ("train.kl_coef", "algorithm.kl.coef"),  # in another section
         ("algorithm.adaptive_kl", "algorithm.kl.target"),
         ("algorithm.kl_in", "algorithm.kl.part_of"),
+        ("algorithm.gae_start", "algorithm.gae.start"),
         ("algorithm.whiten_divides_by", "algorithm.whiten.divides_by"),
         ("model.max_new_tokens", "model.max_generated_len"),
         ("model_name_or_path", "model.ckpt` or `model.value_model.ckpt"),

@@ -35,7 +35,7 @@ class ActorCriticAlgorithm(Algorithm):
             penalized_BT = whiten(penalized_BT, mask_BT, shift_mean=False, divide_by=divide_by)
         gamma, lam = config.gamma_of(None), config.lam_of(None)
         advantages_BT, returns_BT = gae(
-            penalized_BT, rollout.values_BT, mask_BT, gamma, lam, config.gae_start
+            penalized_BT, rollout.values_BT, mask_BT, gamma, lam, config.gae.start
         )
         whitened_BT = whiten(advantages_BT, mask_BT, divide_by=divide_by)
         return Advantages(whitened_BT, returns_BT)
@@ -59,7 +59,7 @@ class ActorCriticAlgorithm(Algorithm):
             mask_BT,
             [config.gamma_of(name) for name in names],
             [config.lam_of(name) for name in names],
-            config.gae_start,
+            config.gae.start,
         )
         factors = [rewards.weight(name) / logged.weight(name) for name in names]
         advantages_BT = (by_aspect_BTA * by_aspect_BTA.new_tensor(factors)).sum(-1)

@@ -88,6 +88,17 @@ class KLConfig(StrictModel):
         return self
 
 
+class GAEConfig(StrictModel):
+    """The section `algorithm.gae`: generalised advantage estimation."""
+
+    lam: NumberOrByName = Field(
+        default=0.95, description="lambda; with critic=per_aspect also {NAME: number}"
+    )
+    start: Literal["own_end", "longest"] = Field(
+        default="own_end", description="longest: as published (D3)"
+    )
+
+
 class WhitenConfig(StrictModel):
     """The section `algorithm.whiten`: how rewards and advantages are scaled in a batch."""
 
@@ -174,38 +185,31 @@ class ActorCriticConfig(AlgorithmConfig):
     gamma: NumberOrByName = Field(  # pyright: ignore[reportIncompatibleVariableOverride]
         default=1.0, description="discount per token; with critic=per_aspect also {NAME: number}"
     )
-    lam: NumberOrByName = Field(
-        default=0.95, description="lambda of GAE; with critic=per_aspect also {NAME: number}"
-    )
+    gae: GAEConfig = GAEConfig()
     whiten: WhitenConfig = WhitenConfig()
-    gae_start: Literal["own_end", "longest"] = Field(
-        default="own_end", description="longest: as published (D3)"
-    )
     cliprange_value: Positive | None = Field(
         default=0.2, description="in units of the (whitened) return; null: not clipped"
     )
 
     def gamma_of(self, aspect: str | None) -> float:
         """The discount of an aspect, or of the sum (None). A name that is left out has 1."""
-        return self._number("gamma", aspect)
+        return _number(self, "gamma", aspect)
 
     def lam_of(self, aspect: str | None) -> float:
         """The lambda of an aspect, or of the sum (None). A name that is left out has 0.95."""
-        return self._number("lam", aspect)
+        return _number(self.gae, "lam", aspect)
 
-    def _number(self, key: str, aspect: str | None) -> float:
-        value = getattr(self, key)
-        if not isinstance(value, dict):
-            return value
-        return value.get(aspect, type(self).model_fields[key].default)
+    def numbers_by_name(self) -> dict[str, dict[str, float]]:
+        """The keys of this section that have a number for each reward, and these numbers."""
+        values = {"gamma": self.gamma, "gae.lam": self.gae.lam}
+        return {key: value for key, value in values.items() if isinstance(value, dict)}
 
     @model_validator(mode="after")
     def _reads_every_aspect(self):
         mistakes = []
         if self.critic == "scalar":
             reason = "a number for each reward needs critic=per_aspect: give one number, or set it"
-            keys = [key for key in ("gamma", "lam") if isinstance(getattr(self, key), dict)]
-            mistakes = [(key, reason) for key in keys]
+            mistakes = [(key, reason) for key in self.numbers_by_name()]
         elif self.whiten.rewards:
             reason = (
                 "it divides the sum of the rewards, but the critic has a value of each: set it to"
@@ -214,6 +218,13 @@ class ActorCriticConfig(AlgorithmConfig):
             mistakes = [("whiten.rewards", reason)]
         refuse(mistakes)
         return self
+
+
+def _number(section: StrictModel, key: str, aspect: str | None) -> float:
+    value = getattr(section, key)
+    if not isinstance(value, dict):
+        return value
+    return value.get(aspect, type(section).model_fields[key].default)
 
 
 class JointLossConfig(ActorCriticConfig):

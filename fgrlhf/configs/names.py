@@ -10,10 +10,12 @@ from typing import Any
 # key -> its name here; both are paths of a section's key
 OTHER_KEYS = {
     "algorithm.kl_coef": "algorithm.kl.coef",
+    "algorithm.lam": "algorithm.gae.lam",
     "algorithm.whiten_rewards": "algorithm.whiten.rewards",
     "env.max_input_len": "model.max_input_len",
     "env.max_generated_len": "model.max_generated_len",
     "ppo.kl_coef": "algorithm.kl.coef",
+    "ppo.lam": "algorithm.gae.lam",
     "ppo.whiten_rewards": "algorithm.whiten.rewards",
     "train.eval_interval": "evaluation.every_steps",
     "train.n_warmup_steps": "train.warmup_steps",

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from fgrlhf.base.errors import UserError
-from fgrlhf.configs.strict import Amount, Count, FilePath, Positive, refuse
+from fgrlhf.configs.strict import Amount, Count, FilePath, Positive, StrictModel, refuse
 from fgrlhf.configs.user_class import ClassPath, import_object, make_object
 from fgrlhf.metrics.config import MetricConfig, models_of
 from fgrlhf.reward_models.spec import segmenters_of
@@ -77,38 +77,46 @@ class DividesText(SegmentKind):
         return self.segmenters()
 
 
+class EnsembleConfig(StrictModel):
+    """The section `ensemble` of a reward model: it is one of several."""
+
+    members: Annotated[list[FilePath], Field(min_length=1)] = Field(
+        description="folders of the further reward models"
+    )
+    kappa: Annotated[Amount, Field(ge=0)] = Field(
+        default=0.0, description="standard deviations that are subtracted from the mean"
+    )
+
+
 class RewardModelKind(OnDevice, RewardKind):
     """A reward model. One without reward_model.json is described by the kind or by the config."""
 
     published: ClassVar[dict[str, Any]] = {}  # what the kind says of it
 
     ckpt: FilePath = Field(description="folder of the reward model")
-    members: list[FilePath] = Field(
-        default=[], description="folders of further reward models: with ckpt, an ensemble"
-    )
-    kappa: Annotated[Amount, Field(ge=0)] = Field(
-        default=0.0,
-        description="of an ensemble: standard deviations that are subtracted from the mean",
+    ensemble: EnsembleConfig | None = Field(
+        default=None, description="further reward models, whose mean is the reward"
     )
 
+    @property
+    def folders(self) -> list[str]:
+        """The folders of its reward models."""
+        return [self.ckpt, *(self.ensemble.members if self.ensemble else ())]
+
     @model_validator(mode="after")
-    def _kappa_is_read(self):
-        if self.kappa and not self.members:
-            refuse([("kappa", "one reward model has no deviation: give members, or leave it out")])
-        folders = [self.ckpt, *self.members]
-        if len(set(folders)) < len(folders):
-            refuse([("members", "a folder is given twice, and a model agrees with itself")])
+    def _members_differ(self):
+        if len(set(self.folders)) < len(self.folders):
+            reason = "a folder is given twice, and a model agrees with itself"
+            refuse([("ensemble.members", reason)])
         return self
 
     def build(self, context: RewardContext) -> "AspectReward":
-        if not self.members:
+        if self.ensemble is None:
             return self.build_member(self.ckpt, context)
         from fgrlhf.rewards.scored import EnsembleReward
 
-        folders = [self.ckpt, *self.members]
-        return EnsembleReward(
-            [self.build_member(folder, context) for folder in folders], self.kappa
-        )
+        members = [self.build_member(folder, context) for folder in self.folders]
+        return EnsembleReward(members, self.ensemble.kappa)
 
     def build_member(self, ckpt: str, context: RewardContext) -> "AspectReward":
         """Build the reward of one reward model, and load it."""
@@ -121,7 +129,7 @@ class RewardModelKind(OnDevice, RewardKind):
         return {}
 
     def model_folders(self) -> tuple[str, ...]:
-        return (self.ckpt, *self.members)
+        return tuple(self.folders)
 
 
 class SegmentModel(RewardModelKind, SegmentKind):

@@ -274,7 +274,7 @@ class RLConfig(RunConfig):
         return []
 
     def _aspect_mistakes(self) -> list[str]:
-        """Names in `gamma` and `lam` of which the critic has no output."""
+        """Names in `gamma` and `gae.lam` of which the critic has no output."""
         aspects = self.critic_aspects
         if aspects is None:
             return []
@@ -284,10 +284,9 @@ class RLConfig(RunConfig):
                 f"reward.{KL_ASPECT}: with algorithm.critic=per_aspect this is the name of the KL"
                 " penalty: give the reward another name"
             )
-        for key in ("gamma", "lam"):
-            numbers = getattr(self.algorithm, key)
-            names = numbers if isinstance(numbers, dict) else ()
-            for name in names:
+        assert isinstance(self.algorithm, ActorCriticConfig)  # since it has aspects
+        for key, numbers in self.algorithm.numbers_by_name().items():
+            for name in numbers:
                 if name in aspects:
                     continue
                 mistakes.append(

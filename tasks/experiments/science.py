@@ -28,7 +28,7 @@ from tasks.experiments.policies import (
 )
 
 # on dev, lambda 1 is better for a single scalar, 0.95 for dense rewards
-END = ("reward.gold.place=end", "algorithm.lam=1.0")
+END = ("reward.gold.place=end", "algorithm.gae.lam=1.0")
 
 
 @dataclass(frozen=True)
