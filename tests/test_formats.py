@@ -784,6 +784,20 @@ def read(row_format, tmp_path, rows, columns=None):
     return row_format.read(path, columns, counts=counts), counts
 
 
+def test_a_number_in_columns_selects_an_element_of_a_list():
+    logged = {"doc": {"question": "Name a prime."}, "resps": [["Seven.", "Nine."]]}
+    columns = {"prompt": "doc.question", "response": "resps.0.1"}
+    assert parse(DEMONSTRATIONS, logged, columns).response == "Nine."
+    beyond = columns | {"response": "resps.1.0"}
+    assert "`resps.1.0`: has no element 1" in problem(DEMONSTRATIONS, logged, beyond)
+    votes = {
+        "prompt": "a",
+        "responses": ["b", "c"],
+        "votes": [{"count": [5, 6]}, {"count": [1, 7]}],
+    }
+    assert parse(COMPARISONS, votes, {"scores": "votes.count.1"}).pairs == ((1, 0),)
+
+
 def test_scores_that_columns_name_come_before_preferences(tmp_path):
     columns = {"scores": "ratings.quality"}
     agreeing = {**RATED, "preferences": [[1, 0]]}

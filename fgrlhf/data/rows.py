@@ -128,7 +128,8 @@ class Row:
 def look_up(value: Any, path: str) -> Any:
     """The value at a path of keys joined by dots; for a list, the values of its elements.
 
-    A key that contains dots is found too.
+    A key that contains dots is found too. A number in place of a key of a list's elements is one
+    of them, counted from 0.
 
     Raises:
       RowError: there is no such key.
@@ -140,9 +141,13 @@ def _look_up(value: Any, rest: str, path: str) -> Any:
     """The value at `rest`, the remaining part of `path`."""
     if isinstance(value, Mapping) and rest in value:
         return value[rest]
+    key, _, below = rest.partition(".")
+    if isinstance(value, list) and key.isdecimal():
+        if int(key) >= len(value):
+            raise RowError(path, f"has no element {shorten(key, 20)}: the list has {len(value)}")
+        return _look_up(value[int(key)], below, path) if below else value[int(key)]
     if isinstance(value, list):
         return [_look_up(check_object(path, item), rest, path) for item in value]
-    key, _, below = rest.partition(".")
     if below and isinstance(value, Mapping) and key in value:
         return _look_up(value[key], below, path)
     raise RowError(path, "missing")

@@ -281,7 +281,7 @@ def refuse_adapter(folder: Path) -> None:
         )
     raise UserError(
         f"`{shorten(folder)}` holds weights and an adapter{of_base} ({ADAPTER_CONFIG}), which would"
-        " be applied to these weights, even if they contain it already. If they do, remove"
-        f" {ADAPTER_CONFIG} and {ADAPTER_WEIGHTS}.safetensors; if not, merge them once with"
+        " be applied to these weights, even if they contain it already. If they do, as torchtune's,"
+        f" remove {ADAPTER_CONFIG} and {ADAPTER_WEIGHTS}.safetensors; if not, merge them once with"
         f" {merge}, and name the folder that it writes"
     )
