@@ -11,7 +11,7 @@ Their common code is in models/base.py; the classes are in models/encoder_decode
 models/causal.py. Other modules import them from here. `load_value` loads the critic of a policy.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -47,7 +47,7 @@ from fgrlhf.models.trial import check_logits, check_special_tokens
 from fgrlhf.models.trunk import freeze_other_inputs
 from fgrlhf.reward_models.network_config import LanguageModelScorerConfig, shape_of_config
 from fgrlhf.text_types import SYSTEM, Prompt
-from fgrlhf.value import Value
+from fgrlhf.value import Value, saved_critic
 
 __all__ = [
     "CausalPolicy",
@@ -170,12 +170,13 @@ def load_value(
     top_layers: int | None = None,
     same_ckpt: bool = False,
     empty: bool = False,
-    aspects: Sequence[str] | None = None,
+    aspects: Mapping[str, float] | None = None,
 ) -> Value:
     """Load the critic that a config describes.
 
     Args:
-      ckpt: folder or hub name of the trunk; ignored with `share`.
+      ckpt: folder or hub name of the trunk, or the folder of a critic that a run has saved; with
+        `share`, such a folder or None.
       policy: the policy, whose token ids the trunk must be able to read.
       freeze: train only the head.
       share: use the policy's trunk.
@@ -184,13 +185,18 @@ def load_value(
       same_ckpt: whether the policy was loaded from `ckpt` too. If it trains as many top layers, the
         trunk shares its frozen ones.
       empty: do not read the trunk's weights, as in `load_policy`.
-      aspects: names of the critic's outputs; None: one, of the summed rewards.
+      aspects: as in `Value`.
 
     Raises:
-      UserError: the trunk cannot be loaded, or cannot read the policy's token ids.
+      UserError: the trunk cannot be loaded, or cannot read the policy's token ids; or a saved
+        critic has another trunk or other outputs.
     """
+    saved = None if ckpt is None else saved_critic(ckpt, share, aspects)
     if share:
-        return Value(policy.hidden_size, aspects=aspects)
+        value = Value(policy.hidden_size, aspects=aspects)
+        if ckpt is not None and saved is not None:
+            value.start_from(Path(ckpt), saved)
+        return value
     if ckpt is None:
         raise ValueError("a critic needs a checkpoint, or the policy's trunk")
     has_same_frozen = (
@@ -218,7 +224,10 @@ def load_value(
             f" {policy.num_embeddings} embeddings): their vocabularies differ. Use a trunk of the"
             " policy's family, or set model.value_model.policy_value_sharing=true"
         )
-    return Value(trunk.hidden_size, trunk, freeze, aspects)
+    value = Value(trunk.hidden_size, trunk, freeze, aspects)
+    if saved is not None:
+        value.start_from(Path(ckpt), saved)
+    return value
 
 
 def _load_model_and_tokenizer(

@@ -7,10 +7,11 @@ from typing import Any, cast
 
 import torch
 from accelerate import Accelerator
-from torch import nn
+from torch import Tensor, nn
 from tqdm import tqdm
 from transformers import PreTrainedModel
 
+from fgrlhf.algorithms.config import CRITIC
 from fgrlhf.base.files import write_json
 from fgrlhf.base_trainer import BaseTrainer, tie_note
 from fgrlhf.kernels.choice import slow_bf16_note
@@ -219,14 +220,24 @@ class PolicyTrainer(BaseTrainer):
         return True
 
     def _save_policy(self, name: str, best: dict | None = None) -> None:
-        """Write the policy to a folder of the run, with the evaluation that made it the best."""
+        """Write policy and critic to a folder of the run, and what made the policy the best."""
         is_main = self.accelerator.is_main_process
-        weights = None
-        if self.sharded:
-            weights = whole(self.policy.model.state_dict(keep_vars=True), keep=is_main)
+
+        def whole_of(module: nn.Module) -> dict[str, Tensor]:
+            return whole(module.state_dict(keep_vars=True), keep=is_main)
+
+        weights = whole_of(self.policy.model) if self.sharded else None
+        critic = self.actor_critic.value
+        head, trunk = {}, None
+        if critic is not None:
+            head = whole_of(critic.head)
+            if self.sharded and critic.trunk is not None:
+                trunk = whole_of(critic.trunk.model)
         if is_main:
             with checkpoint.new_folder(self.folder / name) as folder:
                 self.policy.save(folder, weights)
+                if critic is not None:
+                    critic.save(folder / CRITIC, head, trunk)
                 if best is not None:
                     write_json(folder / BEST_FILE, best)
                 write_card(folder, self.folder / name, self._card())

@@ -22,7 +22,7 @@ from fgrlhf.scorers.base import RewardContext
 from fgrlhf.task import Task
 from fgrlhf.trainer import OnPolicyTrainer, make_trainer
 from fgrlhf.utils import seeded
-from fgrlhf.value import ActorCritic
+from fgrlhf.value import ActorCritic, saved_critic
 
 
 def build_trainer(task: Task, config: RLConfig) -> OnPolicyTrainer:
@@ -42,6 +42,10 @@ def build_trainer(task: Task, config: RLConfig) -> OnPolicyTrainer:
     sampler = make_sampler(config.sampler, unloaded)
     with stop_together(accelerator):
         sampler.check()
+
+    critic = config.model.value_model
+    if config.needs_values and critic.ckpt is not None:
+        saved_critic(critic.ckpt, critic.policy_value_sharing, config.critic_aspects)
 
     data = config.data
     train_prompts = task.prompts(data.train_file, "train", data.seed)
@@ -63,7 +67,6 @@ def build_trainer(task: Task, config: RLConfig) -> OnPolicyTrainer:
     with stop_together(accelerator), seeded(config.train.seed, "init"):
         policy = trained_policy(config.model, empty)
         if config.needs_values:
-            critic = config.model.value_model
             value = load_value(
                 critic.ckpt,
                 policy,

@@ -3,6 +3,7 @@
 from itertools import product
 
 import pytest
+import tiny
 import torch
 from rl_helpers import CountWord, config, lengths_mask, metrics, rollout, trainer
 
@@ -10,10 +11,12 @@ from fgrlhf.algorithms.advantages import aspect_gae, gae
 from fgrlhf.algorithms.config import PPOConfig
 from fgrlhf.algorithms.ppo import PPO
 from fgrlhf.base.errors import UserError
+from fgrlhf.policy import load_value
 from fgrlhf.reward import CombinedReward, with_kl
 from fgrlhf.rewards.build import RewardWeights
 from fgrlhf.runs.distributed import join_rollouts
 from fgrlhf.types import PolicyOutput, TokenReward
+from fgrlhf.value import Value
 
 MASK = lengths_mask([5, 2, 3])
 PER_ASPECT = {"critic": "per_aspect"}
@@ -123,10 +126,10 @@ def test_the_kl_is_an_aspect_whose_targets_do_not_follow_its_coefficient():
 def test_the_outputs_are_the_rewards_and_the_penalty(tmp_path):
     rewards = {"a": {"kind": "count"}, "off": {"kind": "count", "weight": 0}}
     given = config(tmp_path, reward=rewards, algorithm__critic="per_aspect")
-    assert given.critic_aspects == ("a", "kl")
+    assert given.critic_aspects == {"a": 1.0, "kl": 0.1}
     in_loss = {"algorithm__kl__part_of": "loss", "algorithm__gamma": {"a": 0.5}}
     given = config(tmp_path, reward=rewards, algorithm__critic="per_aspect", **in_loss)
-    assert given.critic_aspects == ("a",)
+    assert given.critic_aspects == {"a": 1.0}
     assert isinstance(given.algorithm, PPOConfig)
     assert given.algorithm.gamma_of("a") == 0.5 and given.algorithm.gamma_of("b") == 1.0
     assert config(tmp_path).critic_aspects is None
@@ -232,3 +235,56 @@ def test_aspects_with_different_horizons_are_both_learned():
     assert min(learned([1.0, 0.0])) > 0.9
     first, *others = learned([0.0, 0.0])  # one short horizon never sees what the first action earns
     assert first == pytest.approx(0.5) and min(others) > 0.9
+
+
+# ---- saved critics -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("own_value", [True, False])
+def test_a_run_saves_its_critic_and_another_starts_from_it(own_value, tmp_path):
+    settings = {"algorithm__critic": "per_aspect", "train__total_episodes": 8}
+    made, _ = run(tmp_path, own_value=own_value, **settings)
+    folder, critic = tmp_path / "final" / "critic", made.actor_critic.value
+    assert critic is not None
+    torch.nn.init.normal_(critic.head.layers[2].weight)
+    critic.save(folder, critic.head.state_dict())
+    loaded = load_value(folder, made.policy, share=not own_value, aspects=critic.aspects)
+    for name, tensor in critic.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], tensor), name
+    # in another order, and of other weights: the same values of the rewards
+    other = {"kl": 0.2, "cat": 1.0}
+    loaded = load_value(folder, made.policy, share=not own_value, aspects=other)
+    hidden_BTD = torch.randn(2, 3, made.policy.hidden_size)
+    values_BTA = critic.head(hidden_BTD)
+    expected = torch.stack([2 * values_BTA[..., 1], values_BTA[..., 0]], -1)
+    torch.testing.assert_close(loaded.head(hidden_BTD), expected)
+
+
+def test_a_saved_critic_of_another_kind_is_refused(tmp_path):
+    policy = tiny.policy("t5")
+    critic = Value(policy.hidden_size, aspects={"a": 1.0, "kl": 0.1})
+    folder = tmp_path / "critic"
+    critic.save(folder, critic.head.state_dict())
+
+    def refusal(share=True, aspects=critic.aspects, ckpt=folder) -> str:
+        with pytest.raises(UserError) as caught:
+            load_value(ckpt, policy, share=share, aspects=aspects)
+        return str(caught.value)
+
+    assert "policy_value_sharing=true" in refusal(share=False)
+    assert "an output for each of a, kl, but this run's has one output" in refusal(aspects=None)
+    assert "this run's has an output for each of a, b" in refusal(aspects={"a": 1.0, "b": 1.0})
+    assert "critic.json is missing" in refusal(ckpt=tmp_path)
+    wide = Value(policy.hidden_size + 1, aspects=critic.aspects)
+    wide.save(folder, wide.head.state_dict())
+    assert f"of the width {policy.hidden_size + 1}" in refusal()
+    (folder / "critic.json").write_text('{"trunk": "policy", "hidden_size": 8}')
+    assert "aspects" in refusal()
+    critic.save(folder, critic.head.state_dict())
+    (folder / "head.safetensors").write_bytes(b"cut")
+    assert "damaged" in refusal()
+
+
+def test_a_shared_trunk_takes_a_saved_critic(tmp_path):
+    shared = {"policy_value_sharing": True, "ckpt": "run/best/critic"}
+    assert config(tmp_path, model__value_model=shared).model.value_model.ckpt == "run/best/critic"

@@ -213,7 +213,7 @@ def test_the_saved_policy_is_an_ordinary_folder(two_processes):
         assert torch.equal(tensor, trained[f"policy.model.{name}"]), name
     names = sorted(path.name for path in (two_processes / "t5" / "final").iterdir())
     tokenizer = ["tokenizer.json", "tokenizer_config.json"]
-    weights = ["config.json", "generation_config.json", "model.safetensors"]
+    weights = ["config.json", "critic", "generation_config.json", "model.safetensors"]
     assert names == ["README.md", *weights, *tokenizer]
 
 

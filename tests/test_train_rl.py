@@ -139,7 +139,7 @@ def test_adapters_learn_a_bandit_through_the_entry_point(kind, critic, tmp_path,
     assert abs(rows[0]["kl"]) < 1e-5 and rows[-1]["kl"] > 0.1
     best = load_policy(folder / "best")  # the model that later stages load
     assert not has_adapters(best.model) and (best.chat is not None) == (kind == "chat")
-    assert {path.suffix for path in (folder / "best").iterdir()} <= {
+    assert {path.suffix for path in (folder / "best").iterdir() if path.is_file()} <= {
         ".json",
         ".safetensors",
         ".jinja",

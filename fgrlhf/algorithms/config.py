@@ -29,6 +29,7 @@ from fgrlhf.configs.strict import (
     unread_keys,
 )
 
+CRITIC = "critic"  # folder of a saved critic, beside the policy in best/ and final/
 KL_ASPECT = "kl"  # the KL penalty in the reward, as the aspect of a critic
 Share = Annotated[float, Field(ge=0, le=1)]
 NumberOrByName = Annotated[

@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from fgrlhf.algorithms.config import KL_ASPECT, ActorCriticConfig, PPOConfig, RunSettings
+from fgrlhf.algorithms.config import CRITIC, KL_ASPECT, ActorCriticConfig, PPOConfig, RunSettings
 from fgrlhf.algorithms.registry import (
     AnyAlgorithm,
     algorithm_class,
@@ -59,7 +59,10 @@ from fgrlhf.samplers.config import AnySampler, LocalSamplerConfig, VllmSamplerCo
 class ValueConfig(StrictModel):
     """The section `model.value_model`: the critic."""
 
-    ckpt: FilePath | None = Field(default=None, description="folder or hub name")
+    ckpt: FilePath | None = Field(
+        default=None,
+        description="folder or hub name of its trunk, or a critic of a run: RUN/best/critic",
+    )
     freeze_value_model: bool = Field(default=False, description="train only the critic's head")
     policy_value_sharing: bool = Field(
         default=False, description="the critic is a head on the policy's hidden states"
@@ -76,9 +79,11 @@ class ValueConfig(StrictModel):
     def _one_trunk(self):
         if not self.policy_value_sharing:
             return self
+        # the head of a saved critic may be read; `saved_critic` says what else a folder must be
+        is_critic = self.ckpt is not None and Path(self.ckpt).name == CRITIC
         mistakes = unread_keys(
             self,
-            ["ckpt", "train_top_layers"],
+            ["train_top_layers"] if is_critic else ["ckpt", "train_top_layers"],
             "since policy_value_sharing is true and the critic reads the policy's hidden states: "
             "leave it out, or set policy_value_sharing=false",
         )
@@ -371,18 +376,19 @@ class RLConfig(RunConfig):
         return algorithm_class(self.algorithm).needs_values
 
     @property
-    def critic_aspects(self) -> tuple[str, ...] | None:
-        """The outputs of a critic with one per aspect, in their order; None: another critic.
+    def critic_aspects(self) -> dict[str, float] | None:
+        """The outputs of a critic with one per aspect; None: another critic.
 
-        They are the rewards, and the KL penalty if it is in the reward.
+        They are the rewards, and the KL penalty if it is in the reward, with their constant
+        weights.
         """
         algorithm = self.algorithm
         if not isinstance(algorithm, ActorCriticConfig) or algorithm.critic != "per_aspect":
             return None
-        names = [name for name, reward in self.reward.items() if reward.base_weight != 0]
-        if not algorithm.kl_in_loss and algorithm.kl.coef != 0:
-            names.append(KL_ASPECT)
-        return tuple(names)
+        weights = {name: reward.base_weight for name, reward in self.reward.items()}
+        if not algorithm.kl_in_loss:
+            weights[KL_ASPECT] = algorithm.kl.coef
+        return {name: weight for name, weight in weights.items() if weight != 0}
 
     def unused_settings(self) -> list[str]:
         """Keys that the config sets but that only other algorithms read."""

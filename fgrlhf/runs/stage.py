@@ -41,6 +41,7 @@ MODEL_FILES = (
     "chat_template*",
     "reward_model.json",
     "linear_scorer.json",
+    "critic.json",
 )
 # those of a tokenizer without tokenizer.json, such as Marian's; else nobody reads them
 VOCABULARY_FILES = ("vocab.*", "merges.txt", "*.model", "*.spm", "added_tokens.json")
