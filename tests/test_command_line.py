@@ -208,7 +208,7 @@ def test_the_algorithms_that_are_no_commands():
 
 
 def test_an_argument_in_another_encoding_is_refused():
-    program = [sys.executable, "-m", "fgrlhf.cli.main", "env", b"json=\xe9"]
+    program = [sys.executable, "-m", "fgrlhf", "env", b"json=\xe9"]
     ended = subprocess.run(program, cwd=ROOT, capture_output=True, text=True)
     assert ended.returncode == 2
     assert ended.stderr.startswith("error: the argument json=\\udce9 is not valid text: its bytes")

@@ -1,0 +1,5 @@
+"""`python -m fgrlhf`, where the command `fgrlhf` is not on the PATH."""
+
+from fgrlhf.cli.main import entry_point
+
+entry_point()
