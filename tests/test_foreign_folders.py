@@ -184,6 +184,14 @@ def test_weights_that_a_trainer_left_in_parts_are_named(message, tmp_path):
         load_policy(tmp_path)
 
 
+def test_a_config_beside_the_parts_of_verl_leads_to_them(tmp_path):
+    tiny.gpt2().save(tmp_path / "huggingface")
+    (tmp_path / "huggingface" / "model.safetensors").unlink()
+    (tmp_path / "model_world_size_2_rank_0.pt").write_bytes(b"x")
+    with pytest.raises(UserError, match="no weights .*above it has .*verl: .*verl.model_merger"):
+        load_policy(tmp_path / "huggingface")
+
+
 def test_what_cannot_be_merged_is_explained(adapter, tmp_path):
     folder, _ = adapter
     out = f"output_dir={tmp_path}/merged"
@@ -453,6 +461,16 @@ def test_the_padding_token_is_that_of_the_config(tmp_path):
     config = ClassifierScorer(ckpt=str(tmp_path / "rm"), label="LABEL_0", score="log_odds")
     scores = LabelScorer.load(config, "cpu", "fp32").score(PROMPTS, ANSWERS)
     assert scores == pytest.approx(expected, abs=1e-4)
+
+
+def test_the_pickled_head_of_setfit_is_named(tmp_path):
+    policy = tiny.gpt2()
+    policy.model.transformer.save_pretrained(tmp_path)
+    policy.tokenizer.save_pretrained(tmp_path)
+    (tmp_path / "model_head.pkl").write_bytes(b"x")
+    config = ClassifierScorer(ckpt=str(tmp_path), label="LABEL_0")
+    with pytest.raises(UserError, match="lack .*score.* model_head.pkl.*SetFit.*kind: python"):
+        LabelScorer.load(config, "cpu", "fp32")
 
 
 def test_a_classifier_of_several_labels_is_no_reward_model(tmp_path):

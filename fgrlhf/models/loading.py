@@ -29,6 +29,7 @@ from fgrlhf.models.model_files import (
     OF_ROUNDED,
     are_ordinary,
     check_stored_weights,
+    pickled_head_in,
     refuse_adapter,
     refuse_other_weights,
     refuse_unnamed_weights,
@@ -274,6 +275,7 @@ def load_weights(
             f"its weights lack {len(missing)} of the tensors that its config requires"
             f" ({_some(missing)}), so the model would be partly random."
             f"{_under_another_name(missing, report['unexpected_keys'])}"
+            f"{pickled_head_in(Path(path))}"
         )
     _check_ordinary(model, report["unexpected_keys"])
     if was_rounded:

@@ -35,6 +35,7 @@ OF_ROUNDED = re.compile(
     r"(_scale|_scales|_scale_inv|_packed|_blocks|\.scales|\.qweight|\.qzeros|\.absmax|\.SCB)$"
 )
 MAX_INSIDE = 3  # folders that a message names
+OF_VERL = r"model_world_size_\d+_rank_\d+\.pt"
 # ending of a file -> what it is, and what to do
 OTHER_FORMATS = {
     r"\.gguf": ("GGUF, rounded weights of llama.cpp", "name the model from which it was made"),
@@ -49,7 +50,7 @@ OTHER_FORMATS = {
         "merge them with the zero_to_fp32.py that is beside them (`python zero_to_fp32.py . OUT"
         " --safe_serialization`), and put the result beside config.json",
     ),
-    r"model_world_size_\d+_rank_\d+\.pt": (
+    OF_VERL: (
         "parts of a training by verl",
         "merge them with `python -m verl.model_merger merge --backend fsdp --local_dir FOLDER"
         " --target_dir OUT`, and name OUT",
@@ -117,7 +118,11 @@ def refuse_unnamed_weights(folder: Path) -> None:
         return
     names = sorted(file.name for file in folder.glob("*.safetensors"))
     if not names:
-        raise ValueError(f"it has no weights ({WEIGHTS_FILE}): copy or fetch the whole folder.")
+        way_out = "copy or fetch the whole folder"
+        if any(folder.parent.glob("model_world_size_*_rank_*.pt")):
+            what, way_out = OTHER_FORMATS[OF_VERL]
+            way_out = f"the folder above it has {what}: {way_out}"
+        raise ValueError(f"it has no weights ({WEIGHTS_FILE}): {way_out}.")
     if any(re.search(r"-\d+-of-\d+\.safetensors$", name) for name in names):
         raise ValueError(
             f"its weights are in parts ({shorten(names[0])}, {len(names)} in all), but it has no"
@@ -254,6 +259,16 @@ def value_head_in(folder: Path) -> str:
         if file.is_file() and any(name.startswith(VALUE_TENSORS) for name in _stored_types(file)):
             return f"{VALUE_TENSORS}* of {file.name}"
     return ""
+
+
+def pickled_head_in(folder: Path) -> str:
+    """A sentence about the head of a SetFit model, which is beside its encoder; empty: none."""
+    if not (folder / "model_head.pkl").is_file():
+        return ""
+    return (
+        " Its head is model_head.pkl, as of SetFit: a pickle, which can run code when it is read."
+        " Name a class of your own that calls SetFit, with `kind: python`."
+    )
 
 
 def refuse_adapter_of_mlx(folder: Path) -> None:
