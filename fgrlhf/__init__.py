@@ -1,9 +1,11 @@
 """Reinforcement learning from fine-grained human feedback.
 
 `__all__` lists the public modules, of which docs/architecture.md explains the parts. Nothing is
-imported with the package."""
+imported with the package: the names of `EXPORTS`, as in `fgrlhf.OnPolicyTrainer`, are imported when
+they are first used (docs/library.md)."""
 
 import sys
+from importlib import import_module
 
 from fgrlhf.base.interrupts import end_at_interrupts
 
@@ -45,6 +47,34 @@ __all__ = [
     "utils",
     "value",
 ]
+
+# names of the package -> their modules
+EXPORTS = {
+    "NO_TASK": "fgrlhf.task",
+    "OnPolicyTrainer": "fgrlhf.trainer",
+    "Prompt": "fgrlhf.text_types",
+    "SegmentScore": "fgrlhf.text_types",
+    "Task": "fgrlhf.task",
+    "UserError": "fgrlhf.base.errors",
+    "build_trainer": "fgrlhf.train_rl",
+    "hold": "fgrlhf.runs.stage",
+    "load_policy": "fgrlhf.policy",
+    "load_reward_model": "fgrlhf.reward_models.loading",
+    "load_task": "fgrlhf.load",
+    "rl_config": "fgrlhf.task_config",
+    "text_prefix": "fgrlhf.reward_models.prefix",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in EXPORTS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(EXPORTS[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *EXPORTS])
+
 
 if sys.argv[0] == "-m":  # `python -m` imports the packages of the program first
     end_at_interrupts()
