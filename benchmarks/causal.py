@@ -42,9 +42,8 @@ from benchmarks.peer_grpo import (
     reward_of,
     work_of,
 )
-from benchmarks.workload import default_device, weights_device
+from benchmarks.workload import default_device, tokenizer, weights_device, words
 from fgrlhf.algorithms.advantages import EPS
-from fgrlhf.models.tiny import word_tokenizer
 from fgrlhf.utils import seeded
 
 NAME = "smollm2"
@@ -66,10 +65,8 @@ MICRO = 4  # responses per forward pass in updates
 
 def prepare(folder: Path, size: Size) -> Work:
     """A random model with one token per word."""
-    words = [f"w{i}" for i in range(size.vocab - 8)]
-    tokenizer: Any = word_tokenizer([" ".join(words)], add_eos=False)
     config = LlamaConfig(
-        vocab_size=len(tokenizer),
+        vocab_size=size.vocab,
         hidden_size=size.width,
         intermediate_size=size.width * 8 // 3,
         num_hidden_layers=size.layers,
@@ -77,12 +74,12 @@ def prepare(folder: Path, size: Size) -> Work:
         num_key_value_heads=max(size.heads // 3, 1),
         max_position_embeddings=2048,
         tie_word_embeddings=True,
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=0,
+        eos_token_id=1,
     )
     with seeded("benchmark", "causal"), weights_device():
         model = LlamaForCausalLM(config)
-    return work_of(folder, size, model, tokenizer, words)
+    return work_of(folder, size, model, tokenizer(size.vocab, add_eos=False), words(size.vocab))
 
 
 # ---- the baseline --------------------------------------------------------------------------------

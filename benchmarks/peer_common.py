@@ -1,16 +1,13 @@
 """Shared by the comparisons with TRL: models, made-up texts, a timer, TRL's settings, equality."""
 
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
 
 import datasets
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
@@ -20,10 +17,10 @@ from transformers import (
     TrainerCallback,
 )
 
+from benchmarks import workload
 from benchmarks.harness import quiet_transformers
 from benchmarks.peers import Measured
 from fgrlhf.base.errors import UserError
-from fgrlhf.base.seeds import derive_seed
 from fgrlhf.models.tiny import save_model
 from fgrlhf.utils import seeded
 
@@ -33,13 +30,12 @@ LR = 1e-4
 
 @dataclass(frozen=True)
 class ModelSize:
-    """A GPT-2, the number of distinct words, and of optimiser steps; the first is not timed."""
+    """A GPT-2, and the number of optimiser steps; the first is not timed."""
 
     vocab: int = 8192
     width: int = 256
     layers: int = 4
     heads: int = 4
-    words: int = 12_000
     steps: int = 4
 
 
@@ -57,36 +53,9 @@ class Start:
 # ---- texts and models ----------------------------------------------------------------------------
 
 
-class Words:
-    """Made-up words with Zipf frequencies, so that the tokenizer has whole words and pieces."""
-
-    def __init__(self, size: ModelSize, draw: random.Random):
-        syllables = [c + v for c in "bcdfghklmnprstvw" for v in "aeiou"]
-        words: set[str] = set()
-        while len(words) < size.words:
-            words.add("".join(draw.choices(syllables, k=draw.choice((1, 2, 2, 3, 3, 4)))))
-        self.words = sorted(words, key=lambda word: (len(word), word))
-        self.draw = draw
-        self.weights = list(accumulate(1 / (rank + 10) for rank in range(size.words)))
-
-    def text(self, words: int) -> str:
-        return " ".join(self.draw.choices(self.words, cum_weights=self.weights, k=words))
-
-
-def _tokenizer(texts: Sequence[str], vocab: int) -> PreTrainedTokenizerFast:
-    model = Tokenizer(models.BPE())
-    model.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    model.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab,
-        special_tokens=["<pad>", "</s>", "<unk>"],
-        show_progress=False,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-    )
-    model.train_from_iterator(texts, trainer)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=model, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
-    )
+def text_of(draw: random.Random, size: ModelSize, words: int) -> str:
+    """So many words of the vocabulary, of one token each."""
+    return " ".join(draw.choices(workload.words(size.vocab), k=words))
 
 
 def gpt2(size: ModelSize) -> tuple[GPT2LMHeadModel, PreTrainedTokenizerFast]:
@@ -96,8 +65,6 @@ def gpt2(size: ModelSize) -> tuple[GPT2LMHeadModel, PreTrainedTokenizerFast]:
     """
     quiet_transformers()
     datasets.disable_progress_bars()
-    words = Words(size, random.Random(derive_seed("peers", "rows")))
-    tokenizer = _tokenizer([words.text(100) for _ in range(2000)], size.vocab)
     config = GPT2Config(
         vocab_size=size.vocab,
         n_embd=size.width,
@@ -112,7 +79,7 @@ def gpt2(size: ModelSize) -> tuple[GPT2LMHeadModel, PreTrainedTokenizerFast]:
         attn_pdrop=0.0,
     )
     with seeded("peers", "gpt2"):
-        return GPT2LMHeadModel(config), tokenizer
+        return GPT2LMHeadModel(config), workload.tokenizer(size.vocab, add_eos=False)
 
 
 def save_gpt2(start: Start, size: ModelSize) -> None:

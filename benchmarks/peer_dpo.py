@@ -25,9 +25,9 @@ from benchmarks.peer_common import (
     Clock,
     ModelSize,
     Start,
-    Words,
     require_equal,
     save_gpt2,
+    text_of,
     train_trl,
     trl_settings,
 )
@@ -49,8 +49,8 @@ BETA = 0.1
 class Size(ModelSize):
     """`prompt_words` and `answer_words` are bounds of a length. `pairs` belong to one step."""
 
-    prompt_words: tuple[int, int] = (240, 470)
-    answer_words: tuple[int, int] = (55, 105)
+    prompt_words: tuple[int, int] = (320, 600)
+    answer_words: tuple[int, int] = (70, 135)
     pairs: int = 8
 
 
@@ -69,11 +69,11 @@ def prepare(folder: Path, size: Size) -> Work:
     """
     save_gpt2(Start(folder), size)
     draw = random.Random(derive_seed("peers", "dpo"))
-    words = Words(size, draw)
     comparisons = []
     for i in range(size.pairs * size.steps):
-        prompt = Prompt(str(i), words.text(draw.randint(*size.prompt_words)))
-        texts = [" " + words.text(draw.randint(*size.answer_words)) for _ in range(2)]
+        prompt = Prompt(str(i), text_of(draw, size, draw.randint(*size.prompt_words)))
+        lengths = [draw.randint(*size.answer_words) for _ in range(2)]
+        texts = [" " + text_of(draw, size, length) for length in lengths]
         comparisons.append(Comparison(prompt, tuple(Answer(text) for text in texts), ((0, 1),)))
     comparisons.sort(key=lambda c: len(c.prompt.text))
     return Work(folder, size, comparisons)

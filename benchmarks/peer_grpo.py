@@ -26,6 +26,7 @@ from accelerate.state import AcceleratorState
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, Trainer
 
+from benchmarks import workload
 from benchmarks.harness import quiet_transformers
 from benchmarks.measure import gradients, gradients_apart
 from benchmarks.peer_common import (
@@ -34,7 +35,6 @@ from benchmarks.peer_common import (
     Clock,
     ModelSize,
     Start,
-    Words,
     gpt2,
     train_trl,
     trl_settings,
@@ -103,10 +103,7 @@ def work_of(folder: Path, size: Size, model: Any, tokenizer: Any, words: Sequenc
 
 def prepare(folder: Path, size: Size) -> Work:
     """A random GPT-2."""
-    model, tokenizer = gpt2(size)
-    words = Words(size, random.Random(derive_seed("peers", "grpo"))).words
-    single = [word for word in words if len(tokenizer(" " + word)["input_ids"]) == 1]
-    return work_of(folder, size, model, tokenizer, single)
+    return work_of(folder, size, *gpt2(size), workload.words(size.vocab))
 
 
 def prepare_smollm2(folder: Path, size: Size) -> Work:

@@ -24,9 +24,9 @@ from benchmarks.peer_common import (
     Clock,
     ModelSize,
     Start,
-    Words,
     require_equal,
     save_gpt2,
+    text_of,
     train_trl,
     trl_settings,
 )
@@ -54,8 +54,8 @@ class Size(ModelSize):
     """`prompt_words` and `answer_words` are bounds of a length. `prompts` belong to one step."""
 
     max_length: int = 640
-    prompt_words: tuple[int, int] = (240, 470)
-    answer_words: tuple[int, int] = (55, 105)
+    prompt_words: tuple[int, int] = (320, 600)
+    answer_words: tuple[int, int] = (70, 135)
     prompts: int = 2
 
     @property
@@ -80,12 +80,12 @@ class Work(Start):
 def pair_rows(size: Size) -> list[dict[str, Any]]:
     """Rows of a pair file with every pair decided by random merits of the four answers."""
     draw = random.Random(derive_seed("peers", "rows"))
-    words = Words(size, draw)
     rows = []
     for _ in range(size.prompts * size.steps):
-        row: dict[str, Any] = {"prompt": words.text(draw.randint(*size.prompt_words))}
+        prompt = text_of(draw, size, draw.randint(*size.prompt_words))
+        row: dict[str, Any] = {"prompt": prompt}
         lengths = [draw.randint(*size.answer_words) for _ in range(ANSWERS)]
-        row["responses"] = [words.text(length) for length in lengths]
+        row["responses"] = [text_of(draw, size, length) for length in lengths]
         merit = draw.sample(range(ANSWERS), ANSWERS)
         row["preferences"] = [[i, j] if merit[i] > merit[j] else [j, i] for i, j in PAIRS]
         rows.append(row)

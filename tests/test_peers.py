@@ -17,7 +17,7 @@ from fgrlhf.base.errors import UserError
 MODEL = {"vocab": 400, "width": 32, "layers": 2, "heads": 2, "steps": 3}
 LENGTHS = {"prompt_words": (10, 30), "answer_words": (4, 8)}
 ROWS = {
-    "reward_trainer": (peer_reward_trainer, {**LENGTHS, "max_length": 60}),
+    "reward_trainer": (peer_reward_trainer, {**LENGTHS, "max_length": 30}),
     "dpo": (peer_dpo, {**LENGTHS, "pairs": 2}),
     "grpo": (peer_grpo, {"prompt_tokens": 20, "tokens": 5, "prompts": 2, "samples": 2}),
 }
@@ -133,7 +133,7 @@ def test_our_trainers_take_the_work_as_it_comes(tiny):
     read, pairs = work.examples[0]
     rows = peer_reward_trainer.trl_rows(work)
     assert len(rows) == 6 * len(work.examples)
-    assert max(len(x.input_ids) for four, _ in work.examples for x in four) == 60  # some are cut
+    assert max(len(x.input_ids) for four, _ in work.examples for x in four) == 30  # some are cut
     for given, (won, lost, _) in zip(rows, pairs):
         assert given["chosen_ids"] == read[won].input_ids
         assert given["rejected_ids"] == read[lost].input_ids
