@@ -40,6 +40,7 @@ style: setup
 WORKERS ?= 4
 PYTEST := python -m pytest --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 test: style
+	@$(RUN) python -m scripts.browser
 	@$(TYPES) >.venv/types.log 2>&1 & \
 	$(RUN) $(PYTEST) --numprocesses $(WORKERS) $(ARGS); tests=$$?; \
 	wait $$! || { cat .venv/types.log >&2; exit 1; }; \

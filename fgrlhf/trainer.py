@@ -163,7 +163,7 @@ class OnPolicyTrainer(PolicyTrainer):
                 with clock.time("wait_for_sampler"):
                     self.wait_for_sampler()
 
-            aspects = self.config.critic_aspects or ()
+            aspects = tuple(self.config.critic_aspects or ())
             metrics = rollout_metrics(rollout, rewards, penalized_BT, advantages, aspects)
             metrics |= update_metrics
             metrics |= gap_metrics

@@ -2,7 +2,6 @@
 
 import gc
 import os
-import shutil
 import signal
 from pathlib import Path
 from unittest import mock
@@ -14,6 +13,7 @@ from accelerate.utils import memory as accelerate_memory
 from hypothesis import HealthCheck, settings
 
 from fgrlhf.models.provenance import read_source
+from scripts.browser import on_path
 
 # The two matrix libraries of fgrlhf/kernels/choice.py round differently, so no test, and no program
 # that a test starts, measures which is faster. All other kernels are in use.
@@ -138,23 +138,19 @@ def interruptible():
     signal.signal(signal.SIGINT, before)
 
 
-# The first of these on PATH is used; chromium-headless-shell opens pages faster than the others.
-BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
-
-
 @pytest.fixture(scope="session")
 def chromium():
-    """A headless Chromium of the system."""
+    """A headless Chromium of the system, or else playwright's own (scripts/browser.py)."""
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    program = next((path for name in BROWSERS if (path := shutil.which(name))), None)
-    if program is None:
-        pytest.skip(
-            "there is no chromium on PATH to open the pages"
-            " (Debian: apt-get install chromium-headless-shell)"
-        )
     with playwright.sync_playwright() as driver:
         # pages of one origin share a process
         arguments = ["--no-sandbox", "--process-per-site"]
-        browser = driver.chromium.launch(executable_path=program, args=arguments)
+        try:
+            browser = driver.chromium.launch(executable_path=on_path(), args=arguments)
+        except playwright.Error as error:
+            pytest.skip(
+                "no chromium to open the pages (Debian: apt-get install chromium-headless-shell):"
+                f" {str(error).splitlines()[0]}"
+            )
         yield browser
         browser.close()
