@@ -36,7 +36,7 @@ from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import FilePath, StrictModel
 from fgrlhf.models.loading import load_weights
-from fgrlhf.models.saving import forget_last_call
+from fgrlhf.models.saving import forget_last_call, name_as_before
 from fgrlhf.reward_models.loading import (
     CHANGE_OF_SCORE,
     SMALL_SCORE,
@@ -169,6 +169,7 @@ def _write(source: Path, network: LanguageModelScorer, folder: Path) -> Any:
     _classifier(source, network, tokenizer.pad_token_id).save_pretrained(folder)
     forget_last_call(tokenizer)
     tokenizer.save_pretrained(folder)
+    name_as_before(folder)
     return tokenizer
 
 

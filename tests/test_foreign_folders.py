@@ -383,6 +383,40 @@ def test_a_saved_tokenizer_cuts_and_pads_nothing(tmp_path):
     assert ids == policy.tokenizer(long)["input_ids"]
 
 
+SCALED = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+    "partial_rotary_factor": 1.0,
+}
+
+
+def test_a_saved_policy_has_the_names_of_transformers_4_too(tmp_path):
+    """It has no other names, and would take its default base of the rotary embeddings."""
+    policy = tiny.policy("llama")
+    rope = {"rope_theta": 5e5, **SCALED}
+    policy.model.config.rope_parameters = dict(rope)
+    policy.tokenizer.add_special_tokens({"additional_special_tokens": ["<turn>"]})
+    policy.model.resize_token_embeddings(len(policy.tokenizer))
+    policy.save(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    partial = SCALED.copy()
+    assert (config["rope_theta"], config["partial_rotary_factor"]) == (
+        5e5,
+        partial.pop("partial_rotary_factor"),
+    )
+    assert config["rope_scaling"] == partial
+    words = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    assert words["tokenizer_class"] == "PreTrainedTokenizerFast"
+    assert words["additional_special_tokens"] == ["<turn>"]
+    assert "extra_special_tokens" not in words
+    again = load_policy(tmp_path)
+    assert again.model.config.rope_parameters == rope
+    assert again.tokenizer.all_special_tokens == policy.tokenizer.all_special_tokens
+
+
 def test_use_cache_is_saved_as_it_was_loaded(tmp_path):
     policy = tiny.gpt2()
     policy.model.config.use_cache = False  # as the Trainer of transformers does

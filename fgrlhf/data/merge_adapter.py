@@ -43,6 +43,7 @@ from fgrlhf.models.model_files import (
     refuse_adapter_of_mlx,
 )
 from fgrlhf.models.provenance import ModelSource
+from fgrlhf.models.saving import name_as_before
 from fgrlhf.runs.checkpoint import new_folder
 from fgrlhf.runs.stage import hold
 
@@ -100,6 +101,7 @@ def merge_adapter(adapter: str | Path, folder: str | Path, base: str | None = No
         model_class = type(model)
         del model  # there may be memory for one of them only
         tokenizer.save_pretrained(temporary)
+        name_as_before(temporary)
         for head in VALUE_HEADS:  # of a reward model or critic of LLaMA-Factory
             if (adapter / head).is_file():
                 shutil.copyfile(adapter / head, temporary / head)

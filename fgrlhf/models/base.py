@@ -35,6 +35,7 @@ from fgrlhf.models.saving import (
     check_written,
     forget_last_call,
     generation_settings,
+    name_as_before,
     written_with,
 )
 from fgrlhf.models.top_layers import count_layers, train_top_layers
@@ -491,6 +492,7 @@ class Policy(nn.Module, ABC):
         forget_last_call(self.tokenizer)
         self.tokenizer.save_pretrained(folder)
         check_written(Path(folder))
+        name_as_before(Path(folder))
         if self.source is not None:
             self.source.save(folder)
 

@@ -9,6 +9,7 @@ from typing import Any
 from transformers import GenerationConfig, PreTrainedModel
 
 from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.base.files import read_json, write_json
 from fgrlhf.base.shared_messages import print_once
 
 # Settings of a generation config that do not change which response is the best or the likeliest:
@@ -127,6 +128,35 @@ def check_written(folder: Path) -> None:
             f" {shorten(', '.join(sorted(names)))}): the model must be saved by another version of"
             " transformers; see constraints.txt"
         )
+
+
+def name_as_before(folder: Path) -> None:
+    """Let programs with transformers 4 read a folder that transformers 5 has just written.
+
+    transformers 5 renamed settings, and reads the earlier names as well. transformers 4 ends with
+    an error at the new names of a tokenizer. At those of rotary embeddings it takes its default
+    base (10,000) without a message, and so computes something else.
+    """
+    file = folder / "config.json"
+    if file.is_file():
+        config = read_json(file)
+        rope = config.get("rope_parameters") or {}
+        if "rope_theta" in rope:  # else each kind of layer has its own
+            rest = {name: value for name, value in rope.items() if name != "rope_theta"}
+            config["rope_theta"] = rope["rope_theta"]
+            if "partial_rotary_factor" in rest:
+                config["partial_rotary_factor"] = rest.pop("partial_rotary_factor")
+            if rest.get("rope_type", "default") != "default":
+                config["rope_scaling"] = rest
+            write_json(file, config)
+    file = folder / "tokenizer_config.json"
+    if file.is_file():
+        settings = read_json(file)
+        if settings.get("tokenizer_class") == "TokenizersBackend":
+            settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+        if isinstance(settings.get("extra_special_tokens"), list):
+            settings["additional_special_tokens"] = settings.pop("extra_special_tokens")
+        write_json(file, settings)
 
 
 def forget_last_call(tokenizer) -> None:
