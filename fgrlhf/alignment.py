@@ -5,7 +5,7 @@ puts a segment's value on a token.
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from os.path import commonprefix
 
 import torch
@@ -211,6 +211,24 @@ def segments_before(
             token = _token_of(score, char_ends[b], lengths[b])
             count_BT[b, token + 1 :] += 1
     return count_BT.to(mask_BT.device)
+
+
+def segment_starts(
+    by_aspect: Iterable[Sequence[Sequence[SegmentScore] | None]],
+    char_ends: Sequence[Sequence[int]],
+    mask_BT: Tensor,
+) -> Tensor:
+    """starts_BT: true on the first token, and wherever a segment of an aspect has just ended.
+
+    Args:
+      by_aspect: the segments of each aspect, as in `segments_before`.
+    """
+    starts_BT = torch.zeros_like(mask_BT, dtype=torch.bool)
+    starts_BT[:, 0] = True
+    for segments in by_aspect:
+        index_BT = segments_before(segments, char_ends, mask_BT)
+        starts_BT[:, 1:] |= index_BT[:, 1:] > index_BT[:, :-1]
+    return starts_BT & mask_BT.bool()
 
 
 def _token_of(score: SegmentScore, ends: Sequence[int], length: int) -> int:

@@ -12,11 +12,13 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from fgrlhf.algorithms.advantages import reward_to_go
 from fgrlhf.algorithms.config import KL_ASPECT
 from fgrlhf.algorithms.kl import KLController, kl_k3
 from fgrlhf.algorithms.metrics import add_token_means, mean_of
 from fgrlhf.algorithms.protocol import Algorithm, check_returned
 from fgrlhf.algorithms.registry import algorithm_class
+from fgrlhf.alignment import segment_starts
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.seeds import derive_seed
 from fgrlhf.kernels.copies import keep_copies
@@ -26,7 +28,7 @@ from fgrlhf.policy import cut_prompts
 from fgrlhf.policy_trainer import DevEvaluation, PolicyTrainer
 from fgrlhf.reward import BasicReward, normalized, with_kl
 from fgrlhf.rewards.build import RewardWeights
-from fgrlhf.rollout import response_seeds, score
+from fgrlhf.rollout import SCORED_AT_ONCE, response_seeds, score
 from fgrlhf.runs import checkpoint
 from fgrlhf.runs.distributed import (
     gather_rollouts,
@@ -252,6 +254,9 @@ class OnPolicyTrainer(PolicyTrainer):
             rollout = self.sample(prompts, seeds)
         with stop_together(self.accelerator):
             rewards = self.reward.token_rewards(rollout)
+        if self.config.has_monte_carlo_values:
+            with unsharded(self.actor_critic, self.reference), stop_together(self.accelerator):
+                rollout = self._with_monte_carlo_values(rollout, rewards, seeds)
         pad_id = self.policy.tokenizer.pad_token_id
         return gather_rollouts(self.accelerator, rollout, rewards, pad_id)
 
@@ -293,10 +298,68 @@ class OnPolicyTrainer(PolicyTrainer):
             )
             return self.algorithm.after_rollout(rollout, temperature, num_samples)
 
+    def _with_monte_carlo_values(
+        self, rollout: Rollout, rewards: TokenReward, seeds: Sequence[int]
+    ) -> Rollout:
+        """The rollout with values_BT: on all tokens of a segment, the value of its start.
+
+        It is the mean return, from there on, of K further responses with the same beginning, where
+        K is `env.train_num_samples_per_input`.
+
+        Args:
+          seeds: those of the rollout's responses.
+        """
+        K, T = self.config.env.train_num_samples_per_input, self.config.model.max_generated_len
+        mask_BT = rollout.response_mask_BT
+        starts_BT = segment_starts(rewards.segments.values(), rollout.char_ends, mask_BT)
+        values_BT = torch.zeros_like(rollout.logprobs_BT)
+        states = starts_BT.nonzero().tolist()  # (response, token), in this order
+        at_once = max(SCORED_AT_ONCE // (K * (rollout.prompt_ids_BP.shape[1] + T)), 1)
+        for first in range(0, len(states), at_once):
+            part = states[first : first + at_once]
+            continued = self._continued(rollout, part, seeds)
+            _, penalized_BT = self._penalized(continued, self.reward.token_rewards(continued))
+            gamma = self.config.algorithm.gamma
+            to_go_BT = reward_to_go(penalized_BT, continued.response_mask_BT, gamma)
+            for i, (b, t) in enumerate(part):
+                values_BT[b, t:] = to_go_BT[i * K : (i + 1) * K, t].mean()
+        return replace(rollout, values_BT=values_BT * mask_BT)
+
+    def _continued(
+        self, rollout: Rollout, states: Sequence[tuple[int, int]], seeds: Sequence[int]
+    ) -> Rollout:
+        """K sampled responses for each state (b, t) that begin with the first t tokens of b."""
+        config = self.config
+        K, temperature = config.env.train_num_samples_per_input, config.logprob_temperature
+        given_GT = torch.full((len(states), config.model.max_generated_len), -1)
+        given_GT = given_GT.to(rollout.response_ids_BT.device)
+        row_seeds = []
+        for i, (b, t) in enumerate(states):
+            given_GT[i, :t] = rollout.response_ids_BT[b, :t]
+            row_seeds += [derive_seed(seeds[b], "value", t, k) for k in range(K)]
+        rows = [b for b, _ in states]
+        prompts = [rollout.prompts[b] for b in rows]
+        encoded = (rollout.prompt_ids_BP[rows], rollout.prompt_mask_BP[rows])
+        policy, sampling = self.actor_critic.policy, config.train_sampling
+        with self.precision():
+            response = policy.generate(
+                *encoded, sampling, row_seeds, K, temperature, given_GT=given_GT
+            )
+            models = (self.actor_critic, self.reference)
+            continued = score(*models, prompts, *encoded, response, K, temperature)
+            return self.algorithm.after_rollout(continued, temperature, K)
+
     def compute_advantages(
         self, rollout: Rollout, rewards: TokenReward
     ) -> tuple[Tensor, Advantages]:
         """The KL-penalised rewards penalized_BT, and the advantages computed from them."""
+        rewards, penalized_BT = self._penalized(rollout, rewards)
+        advantages = self.algorithm.advantages(rollout, penalized_BT, rewards)
+        check_returned(self.algorithm, "advantages", advantages, rollout.response_mask_BT)
+        return penalized_BT, advantages
+
+    def _penalized(self, rollout: Rollout, rewards: TokenReward) -> tuple[TokenReward, Tensor]:
+        """The rewards with the weights of this step, and penalized_BT, their sum less the KL."""
         settings = self.config.algorithm
         if settings.normalize_aspects == "batch":
             rewards = normalized(rewards)
@@ -305,9 +368,7 @@ class OnPolicyTrainer(PolicyTrainer):
         penalized_BT = self.reward.penalized(rewards, rollout, kl_coef)
         if KL_ASPECT in (self.config.critic_aspects or ()):
             rewards = with_kl(rewards, rollout, kl_coef, settings.kl.coef)
-        advantages = self.algorithm.advantages(rollout, penalized_BT, rewards)
-        check_returned(self.algorithm, "advantages", advantages, rollout.response_mask_BT)
-        return penalized_BT, advantages
+        return rewards, penalized_BT
 
     def update(self, rollout: Rollout, advantages: Advantages) -> dict[str, float]:
         """Train on the rollouts; return the metrics of the update.

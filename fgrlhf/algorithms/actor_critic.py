@@ -3,10 +3,11 @@
 import torch
 from torch import Tensor
 
-from fgrlhf.algorithms.advantages import aspect_gae, gae
+from fgrlhf.algorithms.advantages import aspect_gae, gae, segment_start_advantages
 from fgrlhf.algorithms.config import ActorCriticConfig
 from fgrlhf.algorithms.losses import clipped_value_loss
 from fgrlhf.algorithms.protocol import Algorithm
+from fgrlhf.alignment import segment_starts
 from fgrlhf.types import Advantages, PolicyOutput, Rollout, TokenReward
 from fgrlhf.utils import whiten
 
@@ -34,9 +35,15 @@ class ActorCriticAlgorithm(Algorithm):
         if config.whiten.rewards:
             penalized_BT = whiten(penalized_BT, mask_BT, shift_mean=False, divide_by=divide_by)
         gamma, lam = config.gamma_of(None), config.lam_of(None)
-        advantages_BT, returns_BT = gae(
-            penalized_BT, rollout.values_BT, mask_BT, gamma, lam, config.gae.start
-        )
+        if config.critic == "monte_carlo":
+            starts_BT = segment_starts(rewards.segments.values(), rollout.char_ends, mask_BT)
+            advantages_BT, returns_BT = segment_start_advantages(
+                penalized_BT, rollout.values_BT, starts_BT, mask_BT, gamma
+            )
+        else:
+            advantages_BT, returns_BT = gae(
+                penalized_BT, rollout.values_BT, mask_BT, gamma, lam, config.gae.start
+            )
         whitened_BT = whiten(advantages_BT, mask_BT, divide_by=divide_by)
         return Advantages(whitened_BT, returns_BT)
 
@@ -69,12 +76,13 @@ class ActorCriticAlgorithm(Algorithm):
     def value_loss(
         self, new: PolicyOutput, old: Rollout, advantages: Advantages
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The critic's loss per token, and its metrics to log.
+        """The critic's loss per token, and its metrics to log; 0 and none of `monte_carlo`.
 
         With an output per aspect, the loss is the sum of theirs, and the clipped share their mean.
         """
-        assert new.values_BT is not None and old.values_BT is not None
-        assert advantages.returns_BT is not None
+        if new.values_BT is None:
+            return torch.zeros_like(new.logprobs_BT), {}
+        assert old.values_BT is not None and advantages.returns_BT is not None
         cliprange = self.config.cliprange_value
         if new.values_BTA is None:
             value_BT, clipped_BT = clipped_value_loss(

@@ -107,6 +107,35 @@ def aspect_gae(
     return torch.stack(advantages, -1), torch.stack(returns, -1)
 
 
+def segment_start_advantages(
+    rewards_BT: Tensor, values_BT: Tensor, starts_BT: Tensor, mask_BT: Tensor, gamma: float
+) -> tuple[Tensor, Tensor]:
+    """Advantages from values that are known where segments start, and the returns they compare.
+
+        R_t = sum_{t <= u < e} gamma^(u - t) r_u + gamma^(e - t) V(s_e)
+        A_t = R_t - V(s_b)
+
+    b is the first token of the segment of t, and e that of the next one; after the last segment
+    V is 0. VinePPO (Kazemnejad et al. 2024, arXiv 2410.01679, eq. 7) has R_b in place of R_t, which
+    contains rewards that do not depend on token t. If the V are unbiased estimates, each from
+    rollouts of its own, so is A.
+
+    Args:
+      values_BT: V(s_b) on all tokens of a segment.
+      starts_BT: true on the first token of every segment.
+    """
+    check_same_shape(
+        rewards_BT=rewards_BT, values_BT=values_BT, starts_BT=starts_BT, mask_BT=mask_BT
+    )
+    returns_BT = torch.zeros_like(rewards_BT)
+    next_B = torch.zeros_like(rewards_BT[:, 0])
+    for t in reversed(range(rewards_BT.shape[1])):
+        next_B = (rewards_BT[:, t] + gamma * next_B) * mask_BT[:, t]
+        returns_BT[:, t] = next_B
+        next_B = torch.where(starts_BT[:, t], values_BT[:, t], next_B)
+    return (returns_BT - values_BT) * mask_BT, returns_BT
+
+
 def reward_to_go(rewards_BT: Tensor, mask_BT: Tensor, gamma: float = 1.0) -> Tensor:
     """G_t = sum_{s >= t} gamma^(s - t) r_s over a row's real tokens; 0 on padding."""
     check_same_shape(rewards_BT=rewards_BT, mask_BT=mask_BT)

@@ -176,11 +176,12 @@ class AlgorithmConfig(StrictModel):
 class ActorCriticConfig(AlgorithmConfig):
     """Settings of the algorithms with a critic: GAE and the critic's loss."""
 
-    critic: Literal["scalar", "per_aspect"] = Field(
+    critic: Literal["scalar", "per_aspect", "monte_carlo"] = Field(
         default="scalar",
         description=(
             "scalar: one value, of the summed rewards; per_aspect: a value of each reward, and of"
-            " the KL penalty in the reward"
+            " the KL penalty in the reward; monte_carlo: none is learned, but segments start with"
+            " the mean return of more samples (VinePPO)"
         ),
     )
     gamma: NumberOrByName = Field(  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -208,10 +209,19 @@ class ActorCriticConfig(AlgorithmConfig):
     @model_validator(mode="after")
     def _reads_every_aspect(self):
         mistakes = []
-        if self.critic == "scalar":
+        if self.critic != "per_aspect":
             reason = "a number for each reward needs critic=per_aspect: give one number, or set it"
             mistakes = [(key, reason) for key in self.numbers_by_name()]
-        elif self.whiten.rewards:
+        if self.critic == "monte_carlo":
+            reason = (
+                "the samples of a value are another batch, with another spread, so its unit would"
+                " be another: leave it out"
+            )
+            if self.whiten.rewards:
+                mistakes.append(("whiten.rewards", reason))
+            if self.normalize_aspects == "batch":
+                mistakes.append(("normalize_aspects", reason))
+        elif self.critic == "per_aspect" and self.whiten.rewards:
             reason = (
                 "it divides the sum of the rewards, but the critic has a value of each: set it to"
                 " false; normalize_aspects=batch gives every reward the spread 1"

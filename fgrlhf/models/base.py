@@ -329,6 +329,7 @@ class Policy(nn.Module, ABC):
         num_samples: int = 1,
         temperature: float = 1.0,
         stop_ids: Sequence[int] = (),
+        given_GT: Tensor | None = None,
     ) -> Response:
         """Sample `num_samples` responses per prompt; those of a prompt are consecutive rows.
 
@@ -339,6 +340,7 @@ class Policy(nn.Module, ABC):
           temperature: of the response's log-probabilities (see the class), not of the sampling.
           stop_ids: tokens that end a response, besides the end-of-sequence tokens; not read by beam
             search.
+          given_GT: the first tokens of each prompt's responses, then -1; None: all are drawn.
 
         Raises:
           UserError: prompt and response need more positions than the model has, or the logits are
@@ -369,6 +371,7 @@ class Policy(nn.Module, ABC):
                     [*self.eos_ids, *stop_ids],
                     self.tokenizer.pad_token_id,
                     temperature,
+                    None if given_GT is None else given_GT.repeat_interleave(num_samples, 0),
                 )
         self.model.train(was_training)
         check_logprobs(response.logprobs_BT, "the policy's logits")

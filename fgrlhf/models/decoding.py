@@ -240,6 +240,7 @@ def decode(
     eos_ids: Sequence[int],
     pad_id: int,
     temperature: float = 1.0,
+    given_BT: Tensor | None = None,
 ) -> Response:
     """Draw one response per row of `uniform_BT`.
 
@@ -250,6 +251,7 @@ def decode(
       eos_ids: tokens that end a response.
       pad_id: token after the end of a response.
       temperature: of the returned log-probabilities (models/base.py), not of the sampling.
+      given_BT: tokens that are not drawn but taken from here; -1: drawn.
 
     With `sampling.with_support` and top_k or top_p, the response has the tokens that could be drawn
     (`support_BTW`), and the log-probabilities are normalised over these.
@@ -275,6 +277,9 @@ def decode(
         known_R = logsumexp_R if sampling.temperature == temperature else None
         support_RV = torch.zeros_like(logits_RV, dtype=torch.bool) if records_support else None
         drawn_R = draw(logits_RV, sampling, uniform_BT[rows_R, t], known_R, support_RV)
+        if given_BT is not None:
+            given_R = given_BT[rows_R, t]
+            drawn_R = torch.where(given_R >= 0, given_R, drawn_R)
         if support_RV is not None:
             logsumexp_R = scaled_RV.masked_fill(~support_RV, EXCLUDED).logsumexp(-1)
             support_RW = packed(support_RV) * live_R[:, None]

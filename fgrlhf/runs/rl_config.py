@@ -210,6 +210,7 @@ class RLConfig(RunConfig):
             *self._sampling_mistakes(),
             *self._critic_mistakes(),
             *self._aspect_mistakes(),
+            *self._monte_carlo_mistakes(),
             *self.algorithm.mistakes(self._settings_for_the_algorithm()),
             *self._sampler_mistakes(),
             *best_metric_mistakes(self.evaluation.metric, self.evaluation_metrics),
@@ -277,6 +278,23 @@ class RLConfig(RunConfig):
                 f" {', '.join(algorithms_with_critic())}"
             ]
         return []
+
+    def _monte_carlo_mistakes(self) -> list[str]:
+        """Settings under which responses cannot be continued from their segments."""
+        if not self.has_monte_carlo_values:
+            return []
+        way_out = "which algorithm.critic=monte_carlo cannot use: change it, or use critic=scalar"
+        mistakes = []
+        if not self.model.train_generation_kwargs.do_sample:
+            mistakes.append(
+                f"model.train_generation_kwargs.do_sample is false, {way_out}: all samples from a"
+                " segment on would be the same"
+            )
+        if not isinstance(self.sampler, LocalSamplerConfig):
+            mistakes.append(f"sampler.kind is {self.sampler.kind}, {way_out}")
+        if self.algorithm.name == "trpo":
+            mistakes.append(f"algorithm.name is trpo, whose update trains a critic, {way_out}")
+        return mistakes
 
     def _aspect_mistakes(self) -> list[str]:
         """Names in `gamma` and `gae.lam` of which the critic has no output."""
@@ -372,8 +390,15 @@ class RLConfig(RunConfig):
 
     @property
     def needs_values(self) -> bool:
-        """Whether the algorithm has a critic."""
-        return algorithm_class(self.algorithm).needs_values
+        """Whether the run has a critic that learns."""
+        has_critic = algorithm_class(self.algorithm).needs_values
+        return has_critic and not self.has_monte_carlo_values
+
+    @property
+    def has_monte_carlo_values(self) -> bool:
+        """Whether values are means over further samples."""
+        algorithm = self.algorithm
+        return isinstance(algorithm, ActorCriticConfig) and algorithm.critic == "monte_carlo"
 
     @property
     def critic_aspects(self) -> dict[str, float] | None:
@@ -399,6 +424,9 @@ class RLConfig(RunConfig):
             keys += [f"model.value_model.{key}" for key in given]
             if self.train.value_lr is not None:
                 keys.append("train.value_lr")
+        if self.has_monte_carlo_values:
+            unread = self.algorithm.model_fields_set & {"gae", "cliprange_value", "vf_coef"}
+            keys += [f"algorithm.{key}" for key in unread]
         reuses_rollouts = algorithm_class(self.algorithm).reuses_rollouts
         if not reuses_rollouts and "n_ppo_epoch_per_rollout" in self.train.model_fields_set:
             keys.append("train.n_ppo_epoch_per_rollout")

@@ -55,7 +55,7 @@ def rollout_metrics(
     rewards: TokenReward,
     penalized_BT: Tensor,
     advantages: Advantages,
-    aspects: Sequence[str] = (),
+    aspects: Iterable[str] = (),
 ) -> dict[str, float]:
     """Means over responses of rewards, KL (both summed over tokens) and length; critic metrics.
 
