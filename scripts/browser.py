@@ -1,8 +1,11 @@
 """Installs a headless browser for the tests of pages where there is none: `make test` runs it.
 
 Playwright's own browser comes first, which needs no rights; then, for root on Debian, the package.
-Without either, those tests skip. A failure is not tried again until `.venv/.browser` is removed, so
-that `make test` does not wait for a network that is not there.
+Without either, those tests skip. After a failure, it is tried again only by
+
+    python -m scripts.browser again=true
+
+so that `make test` does not wait for a network that is not there.
 """
 
 import os
@@ -12,11 +15,24 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from pydantic import Field
+
+from fgrlhf.base.program import run_main
+from fgrlhf.cli.command_line import settings_from
+from fgrlhf.configs.strict import StrictModel
+
 STAMP = Path(__file__).parents[1] / ".venv" / ".browser"
 # The first of these on PATH is used; chromium-headless-shell opens pages faster than the others.
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 SECONDS = 300  # of each way
+USAGE = "usage: python -m scripts.browser [again=true]"
 Run = Callable[[Sequence[str]], bool]
+
+
+class BrowserSettings(StrictModel):
+    """When a browser is installed."""
+
+    again: bool = Field(default=False, description="also after an attempt that failed")
 
 
 def on_path() -> str | None:
@@ -41,20 +57,24 @@ def succeeds(command: Sequence[str]) -> bool:
         return False
 
 
-def install(stamp: Path = STAMP, run: Run = succeeds) -> None:
+def install(again: bool = False, stamp: Path = STAMP, run: Run = succeeds) -> None:
     """Install a browser unless there is one, or it was tried before."""
-    if on_path() is not None or stamp.exists():
+    if on_path() is not None or (stamp.exists() and not again):
         return
     print("setup: installing a headless browser for the tests of pages", flush=True)
     done = any(all(run(command) for command in commands) for commands in ways())
     if not done:
         print(
             "setup: no browser could be installed, so the tests of pages skip (Debian: apt-get"
-            f" install {BROWSERS[0]}). To try again: rm {stamp}",
+            f" install {BROWSERS[0]}). To try again: python -m scripts.browser again=true",
             flush=True,
         )
     stamp.touch()
 
 
+def main(argv: Sequence[str] | None = None) -> None:
+    install(settings_from(BrowserSettings, argv, USAGE).again)
+
+
 if __name__ == "__main__":
-    install()
+    run_main(main)

@@ -594,7 +594,8 @@ def test_words_of_scripts_without_spaces_and_hidden_characters(chromium, tmp_pat
         ("ab", 1, False),
         ("a 中", 1, False),
         ("a 中", 2, False),
-        ("。」", 1, False),
+        ("。」", 1, True),
+        ("」』", 1, False),
         ("한국", 1, False),  # Korean has spaces
         ("中文", 0, False),
         ("中文", 2, False),

@@ -18,7 +18,7 @@ from fgrlhf.task_config import rl_config
 
 class Ppo(StrictModel):
     name: Literal["ppo"] = "ppo"
-    lam: float = 0.95
+    decay: float = 0.95
     clip: float = 0.2
 
 
@@ -50,7 +50,7 @@ def folder(tmp_path):
     (tmp_path / "shared").mkdir()
     write(
         tmp_path / "shared" / "base.yml",
-        "algorithm: {name: ppo, lam: 0.5, clip: 0.1}",
+        "algorithm: {name: ppo, decay: 0.5, clip: 0.1}",
         "train: {lr: 1e-3, steps: 3}",
         "reward: {first: {weight: 2}, second: {weight: 3}}",
         "sizes: [1, 2, 3]",
@@ -79,7 +79,7 @@ def test_sections_are_merged_and_other_values_replaced(folder):
         folder, "train: {steps: 5}", "reward: {second: {weight: 4}}", "sizes: [7]", "title: null"
     )
     assert load_config(Small, own) == Small(
-        algorithm=Ppo(lam=0.5, clip=0.1),
+        algorithm=Ppo(decay=0.5, clip=0.1),
         train=Train(lr=1e-3, steps=5),
         reward={"first": Aspect(weight=2), "second": Aspect(weight=4)},
         sizes=[7],
@@ -89,10 +89,10 @@ def test_sections_are_merged_and_other_values_replaced(folder):
 
 def test_a_section_of_another_kind_replaces_that_of_the_base(folder):
     assert load_config(Small, on_base(folder, "algorithm: {name: grpo}")).algorithm == Grpo()
-    own = on_base(folder, "algorithm: {name: ppo, lam: 0.9}")
-    assert load_config(Small, own).algorithm == Ppo(lam=0.9, clip=0.1)
-    own = on_base(folder, "algorithm: {lam: 0.9}")
-    assert load_config(Small, own).algorithm == Ppo(lam=0.9, clip=0.1)
+    own = on_base(folder, "algorithm: {name: ppo, decay: 0.9}")
+    assert load_config(Small, own).algorithm == Ppo(decay=0.9, clip=0.1)
+    own = on_base(folder, "algorithm: {decay: 0.9}")
+    assert load_config(Small, own).algorithm == Ppo(decay=0.9, clip=0.1)
 
 
 def test_overrides_come_last(folder):

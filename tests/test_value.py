@@ -118,7 +118,9 @@ def test_an_untrained_critic_predicts_zero():
 def test_all_modes_load_and_run_in_bf16(kind, mode, tmp_path):
     policy = tiny.policy(kind)
     tiny.policy(kind, seed=1).save(tmp_path / "trunk")
-    value = load_value(tmp_path / "trunk", policy, freeze=mode == "frozen", share=mode == "shared")
+    share = mode == "shared"
+    ckpt = None if share else tmp_path / "trunk"
+    value = load_value(ckpt, policy, freeze=mode == "frozen", share=share)
     assert (value.trunk is None) == (mode == "shared")
     model = ActorCritic(policy, with_noisy_head(value))
     batch = batch_of(policy)

@@ -453,7 +453,7 @@ class Policy(nn.Module, ABC):
             support_NW=None if support_BTW is None else support_BTW[real_BT],
         )
         # back from the N real tokens to (B, T), with 0 on padding
-        zeros_BT = torch.zeros(real_BT.shape, device=hidden_BTD.device)
+        zeros_BT = logprobs_N.new_zeros(real_BT.shape)
         log_kept_mass_BT = None
         if truncation is not None:
             log_kept_mass_N = log_kept_mass_of_states(self.project, hidden_BTD[real_BT], truncation)
