@@ -242,6 +242,7 @@ class PolicyTrainer(BaseTrainer):
                     write_json(folder / BEST_FILE, best)
                 write_card(folder, self.folder / name, self._card())
                 checkpoint.keep_other_files(self.folder / name, folder)
+            self.log.saved(self.step, self.folder / name)
         self.accelerator.wait_for_everyone()
 
     def _card(self) -> str:

@@ -27,6 +27,7 @@ from fgrlhf.configs.strict import (
     refuse,
     unread_keys,
 )
+from fgrlhf.configs.user_class import ClassPath
 
 Dtype = Literal["fp32", "bf16"]
 DtypeSetting = Literal["auto", "fp32", "bf16"]
@@ -307,6 +308,12 @@ class LoggingConfig(StrictModel):
     wandb_entity: str | None = Field(default=None, description="Weights & Biases: user or team")
     wandb_project: str = Field(default="fgrlhf", description="Weights & Biases: project")
     tensorboard: bool = Field(default=False, description="also write TensorBoard files")
+    callbacks: list[ClassPath] = Field(
+        default=[],
+        description=(
+            "your classes with on_step, on_evaluate or on_save: docs/library.md; [my_package.Mine]"
+        ),
+    )
     log_interval: Count = Field(default=1, description="steps between lines of metrics.jsonl")
     n_samples: NonNegativeCount = Field(
         default=16, description="rollouts logged with their token rewards at each evaluation"
@@ -315,7 +322,11 @@ class LoggingConfig(StrictModel):
     def trackers(self) -> dict[str, Any]:
         """The arguments of `RunLog` for the enabled trackers."""
         wandb = {"project": self.wandb_project, "entity": self.wandb_entity, "name": self.run_name}
-        return {"wandb": wandb if self.wandb_log else None, "tensorboard": self.tensorboard}
+        return {
+            "wandb": wandb if self.wandb_log else None,
+            "tensorboard": self.tensorboard,
+            "callbacks": self.callbacks,
+        }
 
     def notes(self) -> list[str]:
         """Notes to print at the start: settings of a tracker that is off.

@@ -8,8 +8,9 @@
     <folder>/stages.json              {stage: {seconds, peak_mb}}
 
 Only rank 0 writes; on the other ranks every method does nothing. TensorBoard and wandb are optional
-mirrors of metrics.jsonl. A tracker that fails is switched off with a warning and never stops a run.
-Neither does a damaged log: its readable part is kept, and the file is renamed to <name>.damaged.
+mirrors of metrics.jsonl, and so are callbacks, classes of users. One that fails is switched off
+with a warning and never stops a run. Neither does a damaged log: its readable part is kept, and the
+file is renamed to <name>.damaged.
 Secrets are masked in config.yaml, run.json and the data sent to trackers.
 """
 
@@ -21,10 +22,11 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import yaml
@@ -34,6 +36,7 @@ from fgrlhf.base.files import parse_json, read_json, write_json, write_jsonl, wr
 from fgrlhf.base.program import why_refused
 from fgrlhf.base.secrets import MASK, looks_secret, mask_secrets, mask_tree
 from fgrlhf.configs.strict import StrictModel, to_yaml
+from fgrlhf.configs.user_class import import_object
 from fgrlhf.configs.yaml_files import dump_yaml
 from fgrlhf.models.provenance import sources_in
 from fgrlhf.runs.memory import peak_memory_mb
@@ -66,12 +69,13 @@ class RunLog:
       wandb: arguments of `wandb.init` (project, entity, name, ...). Without a network, wandb logs
         offline.
       tensorboard: write event files to <folder>/tensorboard.
+      callbacks: import paths of classes of users: see `_Callback`.
       seed: default: the config's `seed` or `train.seed`.
       write: whether this process writes; default: on rank 0 only.
       task: the name of the run's task, for reports.
 
     Raises:
-      UserError: an enabled tracker is not installed.
+      UserError: an enabled tracker is not installed, or a callback cannot be imported.
     """
 
     def __init__(
@@ -85,12 +89,14 @@ class RunLog:
         write: bool | None = None,
         task: str | None = None,
         dtype: str | None = None,
+        callbacks: Sequence[str] = (),
     ):
         if not str(folder).strip():
             raise UserError("the run's folder has no name: set logging.save_dir=...")
         self.folder = Path(folder)
         self.is_main = is_main_rank() if write is None else write
         self._trackers: list[_Tracker] = []
+        self._callbacks: list[_Tracker] = []
         self._metrics = None
         if not self.is_main:
             return
@@ -104,6 +110,9 @@ class RunLog:
             self._start_tensorboard(resume_step)
         if wandb is not None:
             self._start_wandb(wandb, settings, before.get("wandb_id"))
+        for path in callbacks:
+            made = import_object("callback", path)
+            self._callbacks.append(_Tracker(path, lambda made=made: _Callback(made())))
         self.folder.mkdir(parents=True, exist_ok=True)
         self._write_config(config, settings)
         self._drop_after(resume_step)
@@ -150,8 +159,13 @@ class RunLog:
         self._metrics.write(line + "\n")
         self._metrics.flush()
         numbers = {name: value for name, value in row.items() if isinstance(value, int | float)}
-        for tracker in self._trackers:
+        for tracker in (*self._trackers, *self._callbacks):
             tracker.call("log", step, numbers)
+
+    def saved(self, step: int, folder: Path) -> None:
+        """Tell the callbacks that a policy was saved."""
+        for callback in self._callbacks:
+            callback.call("saved", step, folder)
 
     def samples(self, step: int, rows: Iterable[Mapping[str, Any]]) -> None:
         """Write samples/step-<step>.jsonl."""
@@ -395,6 +409,29 @@ def _plain(value: Any) -> Any:
         return value
     value = value.item() if hasattr(value, "item") else value
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+class _Callback:
+    """Calls the methods that an object of a user has, with values that nothing else reads.
+
+    `on_step(step, metrics)` with a line of metrics.jsonl, `on_evaluate(step, metrics)` with one of
+    a dev evaluation, and `on_save(step, folder)` after a policy was saved.
+    """
+
+    def __init__(self, target: Any):
+        self.target = target
+
+    def log(self, step: int, numbers: Mapping[str, Any]) -> None:
+        is_evaluation = any(name.startswith("eval/") for name in numbers)
+        self._call("on_evaluate" if is_evaluation else "on_step", step, dict(numbers))
+
+    def saved(self, step: int, folder: Path) -> None:
+        self._call("on_save", step, folder)
+
+    def _call(self, method: str, step: int, value: Any) -> None:
+        found = getattr(self.target, method, None)
+        if found is not None:
+            found(step, MappingProxyType(value) if isinstance(value, dict) else value)
 
 
 class _Tracker:
