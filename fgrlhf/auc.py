@@ -27,7 +27,8 @@ from fgrlhf.stats import (
 )
 
 FEWEST_OF_A_KIND = 10  # units with a positive, and with a negative, that an interval needs
-ASSUMED_UNITS = 3  # as many as which the assumed variance counts
+ASSUMED_UNITS = 2  # as many as which the assumed variance counts
+UNSEEN_TAIL = 2  # docs/metrics.md has what the intervals cover
 BISECTIONS = 50
 NOT_THE_SAME = "scores, kinds and units must be of the same cases"
 ONE_KIND = "it needs cases of both kinds, and all {number} are of one"
@@ -57,6 +58,11 @@ def auc_interval(
 
         r^2 = max(r_j^2, (d r_j^2 + ASSUMED_UNITS) / (d + ASSUMED_UNITS))
 
+    If few units of that kind, but many D of the other, are in the wrong order, their scores have a
+    long tail, of which most was not seen. On the side of 1/2 r^2 is therefore greater by the factor
+
+        1 + UNSEEN_TAIL (1 - d / D) / (1 + d)
+
     Inverting a test keeps the interval within 0 and 1, and an AUC of 1 has width. Cases of one unit
     are alike, but not equal, so s has the geometric mean of the units and the cases of each kind.
 
@@ -77,13 +83,16 @@ def auc_interval(
     if not np.isfinite(without_Q).all():
         return Interval(estimate, math.nan, math.nan, "one unit decides whether the figure exists")
     lost_N = _wins(scores_N, positive_N if estimate < 0.5 else ~positive_N)
-    deciding = min(_deciding(lost_N[kind], unit_N[kind]) for kind in (positive_N, ~positive_N))
+    fewer, more = sorted(
+        _deciding(lost_N[kind], unit_N[kind]) for kind in (positive_N, ~positive_N)
+    )
     cases = int(positive_N.sum()), int((~positive_N).sum())
     alike = [math.sqrt(units * count) for units, count in zip(numbers, cases, strict=True)]
     assumed = assumed_error(estimate, *alike)
     found = (spread(jackknifed(estimate, without_Q)).error / assumed) ** 2 if assumed else 1.0
-    shrunk = (deciding * found + ASSUMED_UNITS) / (deciding + ASSUMED_UNITS)
-    return area_interval(estimate, max(found, shrunk) ** 0.5, *alike)
+    square = max(found, (fewer * found + ASSUMED_UNITS) / (fewer + ASSUMED_UNITS))
+    unseen = 1 + UNSEEN_TAIL * (1 - fewer / more) / (1 + fewer) if more else 1.0
+    return area_interval(estimate, square**0.5, unseen**0.5, *alike)
 
 
 def auc_difference(
@@ -116,12 +125,19 @@ def assumed_error(area: float, positives: float, negatives: float) -> float:
     return math.sqrt(area * (1 - area) * (1 + (mean - 1) * shape) / (positives * negatives))
 
 
-def area_interval(estimate: float, factor: float, positives: float, negatives: float) -> Interval:
-    """All areas A with |estimate - A| <= z factor s(A), where s is `assumed_error`."""
-    reach = upper_t((1 - LEVEL) / 2, math.inf) * factor
+def area_interval(
+    estimate: float, factor: float, to_middle: float, positives: float, negatives: float
+) -> Interval:
+    """All areas A with |estimate - A| <= z factor s(A), where s is `assumed_error`.
+
+    On the side of 1/2, the factor is multiplied by `to_middle`.
+    """
+    z = upper_t((1 - LEVEL) / 2, math.inf)
 
     def bound(outer: float) -> float:
         inner = estimate
+        is_to_middle = (outer < estimate) == (estimate >= 0.5)
+        reach = z * factor * (to_middle if is_to_middle else 1.0)
         for _ in range(BISECTIONS):
             middle = (inner + outer) / 2
             if abs(estimate - middle) <= reach * assumed_error(middle, positives, negatives):

@@ -82,12 +82,28 @@ def test_the_bounds_by_hand():
     """A = .9 with 10 positives and 20 negatives: s^2 = .09 (1 + 14 (.1/1.1 + .9/1.9)) / 200."""
     error = (0.09 * (1 + 14 * (0.1 / 1.1 + 0.9 / 1.9)) / 200) ** 0.5
     assert assumed_error(0.9, 10, 20) == pytest.approx(error) == pytest.approx(0.0633, abs=1e-4)
-    got = area_interval(0.9, 1.2, 10, 20)
-    for bound in (got.low, got.high):
+    got = area_interval(0.9, 1.2, 1.5, 10, 20)
+    for bound, factor in ((got.low, 1.2 * 1.5), (got.high, 1.2)):
         assert abs(0.9 - bound) == pytest.approx(
-            1.96 * 1.2 * assumed_error(bound, 10, 20), abs=1e-4
+            1.96 * factor * assumed_error(bound, 10, 20), abs=1e-4
         )
     assert 0 < got.low < 0.9 < got.high < 1
+    mirrored = area_interval(0.1, 1.2, 1.5, 10, 20)
+    assert (mirrored.low, mirrored.high) == pytest.approx((1 - got.high, 1 - got.low))
+
+
+def test_few_positives_below_many_negatives_have_a_long_tail():
+    """Of 100 negatives, 50 are above the last of 20 positives: d = 1, D = 50; A = .975."""
+    scores = np.concatenate([np.arange(100.0), [49.5], np.arange(100.0, 119.0)])
+    positive = np.arange(120) >= 100
+    got = auc_interval(scores, positive)
+    assert isinstance(got, Interval) and got.mean == pytest.approx(0.975)
+    assert assumed_error(0.975, 20, 100) < 0.025  # the standard error by the jackknife
+    without = [roc_auc_score(np.delete(positive, i), np.delete(scores, i)) for i in range(120)]
+    error = np.std(without, ddof=1) * 119 / 120**0.5
+    unseen = (1 + 2 * (1 - 1 / 50) / 2) ** 0.5
+    expected = area_interval(0.975, error / assumed_error(0.975, 20, 100), unseen, 20, 100)
+    assert (got.low, got.high) == pytest.approx((expected.low, expected.high))
 
 
 @pytest.mark.parametrize("share, area", [(0.2, 0.92), (0.5, 0.99), (0.2, 0.99)])
