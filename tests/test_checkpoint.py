@@ -269,6 +269,7 @@ def test_folders_of_a_killed_process_are_removed(tmp_path):
 
 def test_a_users_files_stay_beside_a_new_policy(tmp_path):
     run = make(tmp_path)
+    run._start_log(resumed=False)
     run._save_policy("best", {"step": 0})
     best = tmp_path / "best"
     (best / "notes.md").write_text("mine")
