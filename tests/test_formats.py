@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from judged_rows import solution, span, step, steps_of
 
 from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_jsonl
 from fgrlhf.base.records import RowError
 from fgrlhf.data.comparison_rows import pair_row
 from fgrlhf.data.comparisons import (
@@ -988,3 +989,26 @@ def test_steps_are_judged_by_the_first_wrong_one(name, value, scores):
 def test_a_first_wrong_step_that_does_not_exist_is_refused(name, value):
     message = problem(STEPS, {"prompt": "a", "steps": ["b", "c"], name: value})
     assert f"`{name}`: is {value}, but there are 2 steps" in message
+
+
+def test_the_prompt_may_be_in_several_keys(tmp_path):
+    alpaca = {"instruction": "Translate.", "input": "hello", "output": "hallo"}
+    columns = {"prompt": ["instruction", "input"], "response": "output"}
+    assert parse(DEMONSTRATIONS, alpaca, columns).prompt.text == "Translate.\n\nhello"
+    for empty in ("", " ", None):
+        row = {**alpaca, "input": empty}
+        assert parse(DEMONSTRATIONS, row, columns).prompt.text == "Translate."
+    blank = {**alpaca, "instruction": " ", "input": None}
+    assert "`columns.prompt`: " in problem(DEMONSTRATIONS, blank, columns)
+    assert "`input`: must be" in problem(DEMONSTRATIONS, {**alpaca, "input": 3}, columns)
+
+    # a part that is left out is counted
+    file = tmp_path / "rows.jsonl"
+    write_jsonl(file, [alpaca, {**alpaca, "input": ""}, {**alpaca, "system": "Be brief."}])
+    counts = Counter()
+    DEMONSTRATIONS.read(file, {**columns, "prompt": "instruction"}, counts=counts)
+    left_out = "is no part of the prompt (join: columns.prompt='[KEY, KEY]')"
+    assert counts == {f"rows whose `input` {left_out}": 2, f"rows whose `system` {left_out}": 1}
+    counts.clear()
+    DEMONSTRATIONS.read(file, columns, counts=counts)
+    assert counts == {f"rows whose `system` {left_out}": 1}

@@ -30,7 +30,7 @@ from fgrlhf.base.records import (
 from fgrlhf.data.accepted import accepted
 from fgrlhf.data.locate import CODE_POINTS, Reading
 from fgrlhf.data.read import read_rows
-from fgrlhf.data.rows import Columns, Row, check_columns, look_up
+from fgrlhf.data.rows import Columns, Row, check_columns, key_list, look_up
 from fgrlhf.data.shapes import PromptText, conversation_prompt, messages_of, split_answer
 from fgrlhf.metrics.clusters import CLUSTER
 from fgrlhf.models.dialogs import messages_in
@@ -41,6 +41,8 @@ Part = TypeVar("Part", bound=Record)
 RESPONSE, SOURCE = "response", "source"
 CONVERSATIONS = "conversations"  # ShareGPT's key of the messages of one conversation
 SIDES = (RESPONSE, SOURCE)
+PARTS = ("system", "instruction", "input")  # keys of texts that belong to a prompt in many files
+JOIN = "join: columns.prompt='[KEY, KEY]'"
 
 
 @dataclass(frozen=True)
@@ -139,6 +141,10 @@ def prompt_of(row: Row, number: int, prompt: PromptText, references: Sequence[st
     """The prompt of a row. Call it last: all keys that were not read before become `meta`."""
     prompt_id = _id(row, number)  # before `rest`, since the key of the id is read too
     meta = row.rest()
+    for key in PARTS:
+        part = meta.get(key)
+        if isinstance(part, str) and part.strip():
+            row.counts[f"rows whose `{key}` is no part of the prompt ({JOIN})"] += 1
     if CLUSTER in row.columns:  # also under its own name, as metrics read it
         meta[CLUSTER] = row.get(CLUSTER)
     return Prompt(prompt_id, prompt.text, tuple(references), meta=meta, messages=prompt.messages)
@@ -157,6 +163,8 @@ def _id(row: Row, number: int) -> str:
 def prompt_text(row: Row, *names: str) -> PromptText:
     """The prompt, a text or a conversation, under the first of these names that the row has."""
     name = row.first_of(*names)
+    if not isinstance(row.columns.get(name, ""), str):
+        return PromptText.of(_joined(row, name))
     value = row.get(name)
     if isinstance(value, list):
         key = row.key(name)
@@ -169,6 +177,20 @@ def prompt_text(row: Row, *names: str) -> PromptText:
             )
         return conversation_prompt(key, messages)
     return PromptText.of(row.text(name))
+
+
+def _joined(row: Row, name: str) -> str:
+    """The texts of several keys as one, with an empty line between; blank ones are left out.
+
+    Raises:
+      RowError: a value is no text, or all are blank.
+    """
+    values = zip(key_list(row.columns[name]), row.get(name))
+    parts = [
+        check_text(key, value, may_be_blank=True) for key, value in values if value is not None
+    ]
+    text = "\n\n".join(part for part in parts if part.strip())
+    return check_text(row.key(name), text)
 
 
 def turns_of(row: Row, name: str) -> list[Message]:
