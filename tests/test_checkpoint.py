@@ -577,6 +577,8 @@ def test_weights_can_be_read_by_those_who_can_read_the_folder(umask, expected, t
     try:
         with checkpoint.new_folder(tmp_path / "policy") as folder:
             save_file(tensors, folder / "model.safetensors")
+            (folder / "critic").mkdir()
+            save_file(tensors, folder / "critic" / "head.safetensors")
         (tmp_path / "rm").mkdir()
         with checkpoint.model_to_install(tmp_path / "rm") as folder:
             save_file(tensors, folder / "model.safetensors")

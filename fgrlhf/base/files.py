@@ -59,7 +59,7 @@ def give_weights_usual_access(folder: str | Path, access_of: str | Path | None =
       access_of: the folder whose access counts; None: `folder`.
     """
     mode = Path(access_of or folder).stat().st_mode & 0o666
-    for path in Path(folder).glob("*.safetensors"):
+    for path in Path(folder).rglob("*.safetensors"):  # a policy may have its critic in it
         path.chmod(mode)
 
 
