@@ -51,4 +51,4 @@ def suggestion(name: str, known: Sequence[str]) -> str:
     """The known names, preceded by `did you mean ...?` if one of them is similar to `name`."""
     close = difflib.get_close_matches(str(name)[:100], known, n=1)
     hint = f"did you mean `{close[0]}`? " if close else ""
-    return f"{hint}known: {', '.join(known)}"
+    return f"{hint}known: {', '.join(known) or 'none'}"
