@@ -23,11 +23,11 @@ from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import StrictModel
 from fgrlhf.data.agreement.alpha import alpha
+from fgrlhf.paired_stats import paired_interval
 from fgrlhf.stats import (
     Interval,
     f1_interval,
     mean_interval,
-    paired_interval,
     ratio_interval,
     share_interval,
     share_of_prompts,

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fgrlhf.paired_stats import sign_p, with_zero
 from fgrlhf.stats import (
     FEWEST_UNITS,
     LEVEL,
@@ -16,12 +17,10 @@ from fgrlhf.stats import (
     Spread,
     interval_of,
     mean_pseudo_values,
-    sign_p,
     skewed_bounds,
     spread,
     too_few,
     upper_t,
-    with_zero,
 )
 
 SMALLEST_P = 1e-100  # a smaller p-value is not computed, and counts as its lower limit

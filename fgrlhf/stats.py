@@ -11,9 +11,8 @@ values. Their mean square gives the standard error, their skewness the asymmetry
     s^2 = m_2 / (Q - 1),  c = m_3 / m_2^1.5 sqrt(Q - 1) / (Q - 2),  m_k = mean (u_q - mean u)^k
 
 `skewed_bounds` applies Student's t and Hall's correction for skewness, `share_interval` is for
-shares, `f1_interval` for F1, and `with_zero` widens the interval of a difference that few prompts
-decide. What these intervals cover in simulations is in docs/metrics.md. See Efron & Tibshirani
-(1993), chapter 11.
+shares, `f1_interval` for F1; differences are in fgrlhf/paired_stats.py. What these intervals cover
+in simulations is in docs/metrics.md. See Efron & Tibshirani (1993), chapter 11.
 
 Axes here: Q prompts or clusters of them, C counts.
 """
@@ -29,9 +28,6 @@ from scipy.special import stdtrit  # scipy.stats would take several times as lon
 LEVEL = 0.95
 FEWEST_UNITS = 10  # with less prompts or clusters there is no interval
 FEWEST_TRIALS = 5  # likewise, if each of them is 0 or 1
-MOST_FLIPPED = 14  # differences whose signs are all tried: 2^14 sums
-MOST_STEPS = 10_000  # of differences that are multiples of one number, in all
-MOST_PARTS = 12  # of the smallest difference, of which the others may be multiples
 UNSEEN_SKEW = 1.5  # docs/metrics.md has what the correction covers
 ROUNDING = 1e-9  # a standard error below this share of the values is rounding
 
@@ -154,7 +150,7 @@ def interval_of(
     if units < fewest:
         return too_few(estimate, units, fewest, "" if rarer is None else " of the rarer kind")
     if not np.isfinite(pseudo_Q).all():
-        return _no_interval(estimate, "one unit decides whether the figure exists")
+        return no_interval(estimate, "one unit decides whether the figure exists")
     of_estimate = spread(pseudo_Q, weights_Q)
     if weights_Q is not None and of_estimate.degrees + 1 < fewest:
         return too_few(estimate, int(of_estimate.degrees) + 1, fewest, ", counted by their weight")
@@ -170,18 +166,19 @@ def interval_of(
         scale = high - low
         return Interval(estimate, low + scale * bounds.low, low + scale * bounds.high)
     if of_estimate.error == 0:
-        return _no_interval(estimate, f"all {units} units agree")
+        return no_interval(estimate, f"all {units} units agree")
     below, above = skewed_bounds(of_estimate, 1 - LEVEL)
     return Interval(estimate, estimate - below, estimate + above)
 
 
-def _no_interval(estimate: float, reason: str) -> Interval:
+def no_interval(estimate: float, reason: str) -> Interval:
+    """The estimate without bounds, and why it has none."""
     return Interval(float(estimate), math.nan, math.nan, reason)
 
 
 def too_few(estimate: float, units: int, fewest: int = FEWEST_UNITS, kind: str = "") -> Interval:
     """The estimate without an interval, since there are too few units."""
-    return _no_interval(estimate, f"{units} of at least {fewest} units{kind}")
+    return no_interval(estimate, f"{units} of at least {fewest} units{kind}")
 
 
 def skewed_bounds(of: Spread, p: float) -> tuple[float, float]:
@@ -288,7 +285,7 @@ def _values(name: str, values: ArrayLike) -> np.ndarray:
     return array
 
 
-def _columns(names: str, columns: Sequence[ArrayLike]) -> np.ndarray:
+def checked_columns(names: str, columns: Sequence[ArrayLike]) -> np.ndarray:
     """counts_QC of equally long columns."""
     checked = [_values(names, column) for column in columns]
     sizes = sorted({column.size for column in checked})
@@ -297,7 +294,7 @@ def _columns(names: str, columns: Sequence[ArrayLike]) -> np.ndarray:
     return np.stack(checked, axis=1)
 
 
-def _counts(counts_by_prompt: ArrayLike) -> np.ndarray:
+def checked_counts(counts_by_prompt: ArrayLike) -> np.ndarray:
     """counts_QC, checked."""
     counts_QC = np.asarray(counts_by_prompt, dtype=np.float64)
     if counts_QC.ndim != 2 or counts_QC.size == 0:
@@ -309,7 +306,7 @@ def _counts(counts_by_prompt: ArrayLike) -> np.ndarray:
     return counts_QC
 
 
-def _clustered(counts_QC: np.ndarray, clusters: Clusters) -> np.ndarray:
+def clustered(counts_QC: np.ndarray, clusters: Clusters) -> np.ndarray:
     """The counts summed over the prompts of each cluster, in the order of first occurrence."""
     if clusters is None:
         return counts_QC
@@ -322,25 +319,25 @@ def _clustered(counts_QC: np.ndarray, clusters: Clusters) -> np.ndarray:
     return sums
 
 
-def _that_count(counts_QC: np.ndarray) -> np.ndarray:
+def that_count(counts_QC: np.ndarray) -> np.ndarray:
     """The rows without those of zeros only, which say nothing; all rows if none is left."""
-    return counts_QC[_counting_rows(counts_QC)]
+    return counts_QC[counting_rows(counts_QC)]
 
 
-def _counting_rows(counts_QC: np.ndarray) -> np.ndarray:
-    """Which rows `_that_count` keeps."""
+def counting_rows(counts_QC: np.ndarray) -> np.ndarray:
+    """Which rows `that_count` keeps."""
     says_something = np.asarray(counts_QC.any(1))
     return says_something if says_something.any() else ~says_something
 
 
-def _ratios(sums: np.ndarray) -> np.ndarray:
+def ratios(sums: np.ndarray) -> np.ndarray:
     """sums[..., 0] / sums[..., 1]; 0 for 0/0 and NaN for another number over 0."""
     above, below = sums[..., 0], sums[..., 1]
     empty = np.where(above == 0, 0.0, np.nan)
     return np.divide(above, below, out=empty, where=below != 0)
 
 
-def _each(statistic: Statistic) -> Callable[[np.ndarray], np.ndarray]:
+def over_last_axis(statistic: Statistic) -> Callable[[np.ndarray], np.ndarray]:
     """The statistic of summed counts [..., C], over the last axis."""
 
     def values(sums: np.ndarray) -> np.ndarray:
@@ -356,7 +353,7 @@ def jackknifed(estimate: float, without_Q: np.ndarray) -> np.ndarray:
     return units * estimate - (units - 1) * without_Q
 
 
-def _without_each(counts_QC: np.ndarray) -> np.ndarray:
+def without_each(counts_QC: np.ndarray) -> np.ndarray:
     """The sums [Q, C] that leave out each unit."""
     return counts_QC.sum(0) - counts_QC
 
@@ -406,10 +403,10 @@ def mean_pseudo_values(means: np.ndarray, clusters: Clusters) -> tuple[np.ndarra
     """The sum of each cluster, and the pseudo-values of the mean over prompts."""
     if clusters is None:
         return means, means
-    counts_QC = _clustered(np.stack([means, np.ones_like(means)], axis=1), clusters)
+    counts_QC = clustered(np.stack([means, np.ones_like(means)], axis=1), clusters)
     if len(counts_QC) == 1:
         return counts_QC[:, 0], counts_QC[:, 0]
-    return counts_QC[:, 0], jackknifed(float(means.mean()), _ratios(_without_each(counts_QC)))
+    return counts_QC[:, 0], jackknifed(float(means.mean()), ratios(without_each(counts_QC)))
 
 
 def median_interval(values: ArrayLike) -> Interval:
@@ -431,7 +428,7 @@ def median_interval(values: ArrayLike) -> Interval:
         below += math.comb(n, k) / 2**n
         k += 1
     if k == 0:
-        return _no_interval(median, f"{n} of at least 6 values")
+        return no_interval(median, f"{n} of at least 6 values")
     return Interval(median, float(ordered[k - 1]), float(ordered[n - k]))
 
 
@@ -444,9 +441,9 @@ def ratio_interval(
     or exceeds its denominator, the ratio is a share. Prompts for which both are 0 say nothing about
     the ratio and are left out. If all prompts have the denominator 0, the ratio is 0.
     """
-    counts_QC = _columns("numerators and denominators", [numerators, denominators])
-    counts_QC = _that_count(_clustered(counts_QC, clusters))
-    estimate, pseudo = _ratio_values(counts_QC)
+    counts_QC = checked_columns("numerators and denominators", [numerators, denominators])
+    counts_QC = that_count(clustered(counts_QC, clusters))
+    estimate, pseudo = ratio_values(counts_QC)
     above, below = counts_QC.T
     is_share = bool((above >= 0).all() and (above <= below).all() and below.any())
     if is_share:
@@ -468,18 +465,18 @@ def f1_interval(matched: ArrayLike, marks: ArrayLike, clusters: Clusters = None)
       marks: all marks of both sides, such as the errors found plus the errors there.
       clusters: of each prompt.
     """
-    matched_Q, marks_Q = _columns("matched and marks", [matched, marks]).T
+    matched_Q, marks_Q = checked_columns("matched and marks", [matched, marks]).T
     jaccard = ratio_interval(matched_Q, 2 * marks_Q - matched_Q, clusters)
     estimate, low, high = (2 * j / (1 + j) for j in (jaccard.mean, jaccard.low, jaccard.high))
     if not jaccard.has_bounds:
-        return _no_interval(estimate, jaccard.reason)
+        return no_interval(estimate, jaccard.reason)
     return Interval(estimate, low, high)
 
 
-def _ratio_values(counts_QC: np.ndarray) -> tuple[float, np.ndarray]:
+def ratio_values(counts_QC: np.ndarray) -> tuple[float, np.ndarray]:
     """A ratio of sums and its pseudo-values."""
-    estimate = float(np.nan_to_num(_ratios(counts_QC.sum(0))))
-    return estimate, jackknifed(estimate, _ratios(_without_each(counts_QC)))
+    estimate = float(np.nan_to_num(ratios(counts_QC.sum(0))))
+    return estimate, jackknifed(estimate, ratios(without_each(counts_QC)))
 
 
 def pooled_interval(
@@ -502,211 +499,9 @@ def pooled_interval(
     Raises:
       ValueError: there are no prompts, or a count is not finite.
     """
-    counts_QC = _clustered(_counts(counts_by_prompt), clusters)
+    counts_QC = clustered(checked_counts(counts_by_prompt), clusters)
     estimate = float(statistic(counts_QC.sum(0).tolist()))
     if len(counts_QC) < FEWEST_UNITS:
         return too_few(estimate, len(counts_QC))
-    pseudo = jackknifed(estimate, _each(statistic)(_without_each(counts_QC)))
+    pseudo = jackknifed(estimate, over_last_axis(statistic)(without_each(counts_QC)))
     return interval_of(estimate, pseudo, limits)
-
-
-# ---- differences ---------------------------------------------------------------------------------
-
-
-def paired_interval(a: ArrayLike, b: ArrayLike, clusters: Clusters = None) -> Interval:
-    """The mean of a - b, where a[i] and b[i] belong to the same prompt.
-
-    The interval contains zero if `sign_p` is .05 or more.
-    """
-    table = _columns("paired values", [a, b])
-    table = np.concatenate([table, np.ones((len(table), 1))], axis=1)
-    sums = _clustered(table, clusters)
-
-    def means(summed: np.ndarray) -> np.ndarray:
-        return summed[..., 0] / summed[..., 1]
-
-    interval = _paired(sums[:, [0, 2]], sums[:, [1, 2]], means)
-    return with_zero(interval, sign_p(sums[:, 0] - sums[:, 1]))
-
-
-def paired_ratio_interval(
-    a: tuple[ArrayLike, ArrayLike], b: tuple[ArrayLike, ArrayLike], clusters: Clusters = None
-) -> Interval:
-    """The ratio of a minus the ratio of b, as in `ratio_interval`.
-
-    Prompts for which all four numbers are 0 are left out.
-
-    Args:
-      a, b: (numerators, denominators), a number of each per prompt.
-      clusters: of each prompt.
-
-    Raises:
-      ValueError: the four columns are not equally long, or one is empty or not finite.
-    """
-    columns = _columns("paired numerators and denominators", [*a, *b])
-    columns = _that_count(_clustered(columns, clusters))
-    return _paired(columns[:, :2], columns[:, 2:], _ratios)
-
-
-def paired_pooled_interval(
-    a: ArrayLike, b: ArrayLike, statistic: Statistic, clusters: Clusters = None
-) -> Interval:
-    """The statistic of a minus that of b, as in `pooled_interval`.
-
-    Args:
-      a, b: (Q, C), the C counts of each prompt; a[i] and b[i] belong to the same prompt.
-      statistic: C summed counts -> number.
-      clusters: of each prompt.
-    Raises:
-      ValueError: there are not as many prompts in both, none, or a count is not finite.
-    """
-    sides = [_counts(a), _counts(b)]
-    if len(sides[0]) != len(sides[1]):
-        raise ValueError(
-            f"paired counts must be of the same prompts: {len(sides[0])} and {len(sides[1])} given"
-        )
-    first, second = (_clustered(counts_QC, clusters) for counts_QC in sides)
-    return _paired(first, second, _each(statistic))
-
-
-def _paired(
-    a_QC: np.ndarray, b_QC: np.ndarray, statistics: Callable[[np.ndarray], np.ndarray]
-) -> Interval:
-    """The statistic of the sums of a minus that of b, with an interval over their shared units."""
-    first, second = (np.nan_to_num(statistics(side.sum(0))) for side in (a_QC, b_QC))
-    estimate = float(first - second)
-    if len(a_QC) < FEWEST_UNITS:
-        return too_few(estimate, len(a_QC))
-    without = statistics(_without_each(a_QC)) - statistics(_without_each(b_QC))
-    interval = interval_of(estimate, jackknifed(estimate, without))
-    return with_zero(interval, swap_p(a_QC, b_QC, statistics))
-
-
-def with_zero(interval: Interval, p: float) -> Interval:
-    """The interval, up to zero if it excludes zero although the exact p is .05 or more."""
-    if p < 1 - LEVEL or not interval.excludes_zero:
-        return interval
-    return Interval(interval.mean, min(interval.low, 0.0), max(interval.high, 0.0))
-
-
-def swap_p(
-    a_QC: np.ndarray, b_QC: np.ndarray, statistics: Callable[[np.ndarray], np.ndarray]
-) -> float:
-    """The exact two-sided p-value of no difference, from the k units in which a and b differ.
-
-    If there is none, every unit is as likely with a and b swapped. p is the share of the 2^k ways
-    to swap for which the difference of the statistics is at least as far from zero. It is 2^(1 - k)
-    or more, and 1 without a differing unit: four of a hundred prompts that are better give .125.
-    With more than MOST_FLIPPED such units it is 0, since then the interval alone decides.
-    """
-    differs = (a_QC != b_QC).any(1)
-    differing = int(differs.sum())
-    if differing > MOST_FLIPPED:
-        return 0.0
-    total_C = (a_QC + b_QC).sum(0)
-    # sums of a for every way to swap: the equal units, then each side of each differing unit
-    sums = a_QC[~differs].sum(0)[None]
-    for first, second in zip(a_QC[differs], b_QC[differs]):
-        sums = np.concatenate([sums + first, sums + second])
-    differences = np.abs(np.nan_to_num(statistics(sums) - statistics(total_C - sums)))
-    observed = differences[0]  # nothing is swapped in the first
-    return float(np.mean(differences >= observed * (1 - ROUNDING)))
-
-
-def sign_p(differences_Q: np.ndarray) -> float:
-    """The exact two-sided p-value of a mean difference: every sign is as likely the other one.
-
-    It is `swap_p` if few units differ. If the differences are multiples of one step, as those of
-    exact matches or stars, the distribution of their sum follows from that of each:
-
-        P(S + d = x) = (P(S = x - d) + P(S = x + d)) / 2
-
-    so it is exact for any number of them: 12 better and 4 worse prompts give .077, the sign test.
-    It is 0 for many differences of other sizes, since then the interval alone decides.
-    """
-    steps = _steps(differences_Q[differences_Q != 0])
-    if steps is None:
-        a_QC = differences_Q[:, None]
-        return swap_p(a_QC, -a_QC, lambda sums: sums[..., 0])
-    middle = int(np.abs(steps).sum())
-    share_of_sum = np.zeros(2 * middle + 1)
-    share_of_sum[middle] = 1.0
-    for step in np.abs(steps):
-        share_of_sum = (np.roll(share_of_sum, step) + np.roll(share_of_sum, -step)) / 2
-    observed = abs(int(steps.sum()))
-    if observed == 0:
-        return 1.0
-    return float(2 * share_of_sum[middle + observed :].sum())
-
-
-def _steps(differences: np.ndarray) -> np.ndarray | None:
-    """The differences as whole multiples of one number; None if there is no such number."""
-    if differences.size == 0:
-        return None
-    smallest = np.abs(differences).min()
-    for parts in range(1, MOST_PARTS + 1):
-        multiples = differences / smallest * parts
-        steps = np.round(multiples)
-        if np.abs(steps).sum() > MOST_STEPS:
-            return None
-        if np.allclose(multiples, steps, rtol=0, atol=1e-6):
-            return steps.astype(np.int64)
-    return None
-
-
-def unpaired_ratio_interval(
-    a: tuple[ArrayLike, ArrayLike],
-    b: tuple[ArrayLike, ArrayLike],
-    clusters: tuple[Clusters, Clusters] = (None, None),
-) -> Interval:
-    """The ratio of a minus the ratio of b, which have different items.
-
-    The squares of the standard errors are added, and the degrees of freedom are Welch's. With
-    u_q / Q and v_q / R the deviations of the pseudo-values of clusters that both sides have, over
-    the units of the side, twice their covariance is subtracted:
-
-        s^2 = s_a^2 + s_b^2 - 2 sum u_q v_q / sqrt(Q (Q - 1) R (R - 1))
-
-    Args:
-      a, b: (numerators, denominators), a number of each per item of that side.
-      clusters: of the items of each side. A side without clusters has units of its own.
-
-    Raises:
-      ValueError: the columns of a side are not equally long, or one is empty or not finite.
-    """
-    estimates = []
-    spreads = []
-    shares: list[dict[Hashable, float]] = []  # of each unit, in the estimate's deviation
-    for number, (side, names) in enumerate(zip((a, b), clusters, strict=True)):
-        columns = _columns("numerators and denominators", side)
-        if names is None:
-            names = [(number, place) for place in range(len(columns))]
-        counts_QC = _clustered(columns, names)
-        counting_Q = _counting_rows(counts_QC)
-        units = [unit for unit, counts in zip(dict.fromkeys(names), counting_Q.tolist()) if counts]
-        estimate, pseudo = _ratio_values(counts_QC[counting_Q])
-        estimates.append(estimate)
-        if pseudo.size >= FEWEST_UNITS and np.isfinite(pseudo).all():
-            spreads.append(spread(pseudo))
-            deviations = (pseudo - pseudo.mean()) / math.sqrt(pseudo.size * (pseudo.size - 1))
-            shares.append(dict(zip(units, deviations.tolist(), strict=True)))
-    difference = estimates[0] - estimates[1]
-    if len(spreads) < 2:
-        return _no_interval(difference, f"a side has less than {FEWEST_UNITS} units")
-    covariance = sum(value * shares[1].get(unit, 0.0) for unit, value in shares[0].items())
-    both = _of_difference(spreads[0], spreads[1], covariance)
-    if both.error == 0:
-        return _no_interval(difference, "all units of a side agree")
-    below, above = skewed_bounds(both, 1 - LEVEL)
-    return Interval(difference, difference - below, difference + above)
-
-
-def _of_difference(a: Spread, b: Spread, covariance: float) -> Spread:
-    """The spread of a difference of estimates: second and third moments add up."""
-    independent = a.error**2 + b.error**2
-    square = max(independent - 2 * covariance, 0.0)
-    if square <= (ROUNDING**2) * independent:
-        return Spread(0.0, 0.0, min(a.degrees, b.degrees))
-    skew = (a.skew * a.error**3 - b.skew * b.error**3) / square**1.5
-    degrees = independent**2 / (a.error**4 / a.degrees + b.error**4 / b.degrees)
-    return Spread(math.sqrt(square), skew, degrees)

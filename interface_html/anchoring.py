@@ -31,7 +31,8 @@ from fgrlhf.data.agreement.matching import overlap_matches, same_type
 from fgrlhf.data.agreement.report import figure_values
 from fgrlhf.data.agreement.responses import clusters_of
 from fgrlhf.data.judgements import SPAN_ASPECT, Judgement
-from fgrlhf.stats import Figure, Interval, f1_interval, unpaired_ratio_interval
+from fgrlhf.paired_stats import unpaired_ratio_interval
+from fgrlhf.stats import Figure, Interval, f1_interval
 from interface_html.agreement_figures import share
 from interface_html.items import read_items
 from interface_html.judged_items import read_record

@@ -15,8 +15,9 @@ from typing import Any, Literal
 import numpy as np
 
 from fgrlhf.auc import auc, auc_interval
+from fgrlhf.paired_stats import paired_ratio_interval
 from fgrlhf.reward_models.prefix import Prefix, RMText
-from fgrlhf.stats import Figure, Interval, f1_interval, paired_ratio_interval, ratio_interval
+from fgrlhf.stats import Figure, Interval, f1_interval, ratio_interval
 from reward_modeling.metrics import precision_recall_f1
 
 FEW_PROMPTS = 50  # fewer are too few to trust a figure

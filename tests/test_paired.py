@@ -6,7 +6,7 @@ from fgrlhf.metrics.config import MetricConfig
 from fgrlhf.metrics.paired import MOST_OWN, by_prompt, own_metrics, paired_difference, paired_gain
 from fgrlhf.metrics.pooled import corpus_ter
 from fgrlhf.metrics.registry import build_metric
-from fgrlhf.stats import paired_interval, paired_pooled_interval, paired_ratio_interval
+from fgrlhf.paired_stats import paired_interval, paired_pooled_interval, paired_ratio_interval
 from fgrlhf.text_types import Prompt
 
 

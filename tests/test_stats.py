@@ -8,6 +8,13 @@ import pytest
 from scipy.stats import binom, binomtest, t
 
 from benchmarks.coverage import can_be_covered, exact_rows, mean_share_coverage, share_coverage
+from fgrlhf.paired_stats import (
+    paired_interval,
+    paired_pooled_interval,
+    paired_ratio_interval,
+    sign_p,
+    unpaired_ratio_interval,
+)
 from fgrlhf.seed_stats import holm, seed_interval, seed_p_value
 from fgrlhf.stats import (
     Interval,
@@ -16,16 +23,11 @@ from fgrlhf.stats import (
     jackknifed,
     mean_interval,
     median_interval,
-    paired_interval,
-    paired_pooled_interval,
-    paired_ratio_interval,
     pooled_interval,
     ratio_interval,
     share_interval,
     share_of_prompts,
-    sign_p,
     spread,
-    unpaired_ratio_interval,
 )
 
 NONE = (math.nan, math.nan)

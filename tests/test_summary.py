@@ -9,10 +9,10 @@ import torch
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, read_jsonl, write_json, write_jsonl, write_text
 from fgrlhf.kernels.choice import processor_name
+from fgrlhf.paired_stats import paired_interval
 from fgrlhf.pipeline import summary as pipeline_summary
 from fgrlhf.pipeline.summary import counted, gains, interval_text, minutes
 from fgrlhf.reward_models.scoring import SegmentLabels
-from fgrlhf.stats import paired_interval
 from fgrlhf.text_types import Prompt
 from tasks.experiments import demo, judged_models, judged_scores
 from tasks.experiments.judged_scores import pair_metrics, segment_metrics

@@ -9,12 +9,8 @@ from fgrlhf.metrics.clusters import ClusterOfPrompt, clusters_by_prompt, cluster
 from fgrlhf.metrics.columns import ANY, CORPUS, ERROR_FREE, MAX, PROMPT, RATIO, TOKENIZER, TOTAL
 from fgrlhf.metrics.config import METRICS, RESERVED_COLUMNS
 from fgrlhf.metrics.pooled import CORPUS_LEVEL, PROMPT_LEVEL, over_samples
-from fgrlhf.stats import (
-    Interval,
-    paired_interval,
-    paired_pooled_interval,
-    paired_ratio_interval,
-)
+from fgrlhf.paired_stats import paired_interval, paired_pooled_interval, paired_ratio_interval
+from fgrlhf.stats import Interval
 
 MOST_OWN = 5  # metrics of a task that are compared without being headline metrics
 Counts = dict[str, tuple[float, float]]  # prompt -> its error-free segments and all its segments
