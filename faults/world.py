@@ -158,7 +158,9 @@ def _write_data(world: World) -> None:
             world.data / f"{split}_feedback.json", [feedback_row(split, i) for i in range(count)]
         )
     settings = create_rm_files.RMFileSettings(
-        data_dir=str(world.data), segmenter="blank_en_sentencizer"
+        data_dir=str(world.data),
+        output_dir=str(world.folder / "derived"),
+        segmenter="blank_en_sentencizer",
     )
     create_rm_files.create_rm_files(settings)
 

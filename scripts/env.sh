@@ -2,10 +2,11 @@
 #   source "$(dirname "$0")/../../../scripts/call.sh" stage sft.run_sft training/sft_config.yml "train.json" "" "$@"
 #
 # Input   TASK        the task; NAME for scripts in tasks/NAME/, none for those in scripts/
-#         SCALE       paper (default), mini, or any other scale that has configs
+#         SCALE       paper (default), mini, or any other scale that has configs in the task's folder
 #         VARIANT     published: use configs with all published switches if they exist (paper scale only)
-#         DATA_DIR    folder of the data; default tasks/$TASK/data (paper), $OUTPUT_DIR/data (other scales)
-#         OUTPUT_DIR  folder of the results; default outputs/$TASK/$SCALE
+#         DATA_DIR    folder of the data, to which only scripts in tasks/$TASK/data write; default tasks/$TASK/data (paper),
+#                     $OUTPUT_DIR/data (other scales)
+#         OUTPUT_DIR  folder of the results, also of files derived from the data; default outputs/$TASK/$SCALE
 #         PROCESSES   processes on a machine without GPUs; default 1
 #         NNODES, RDZV_ENDPOINT, RDZV_ID  several machines with GPUs: see `launched` in fgrlhf/cli/stage_script.py
 #         FGRLHF_SMALL_MODEL  at small scale, folder of the pretrained language model; default outputs/models/smollm2
@@ -105,7 +106,16 @@ stage() { python -m fgrlhf.cli.stage_script stage "$@"; }
 evaluate_policy() { python -m fgrlhf.cli.stage_script evaluate_policy "$@"; }
 compare_runs() { python -m fgrlhf.cli.stage_script compare_runs "$@"; }
 setting() { python -m fgrlhf.cli.stage_script setting "$@"; }
+unknown() { python -m fgrlhf.cli.stage_script unknown "$@"; }  # MESSAGE NAME KNOWN...: an error with the similar name
 run_folder() { setting logging.save_dir "$@"; }  # of a run, by default the first argument
+
+if [ -n "$TASK" ] && [ "$SCALE" != paper ] && [ -z "$(find "tasks/$TASK" -name "${SCALE}_*.yml")" ]; then
+    scales=(paper)
+    for scale in mini small; do
+        if [ -n "$(find "tasks/$TASK" -name "${scale}_*.yml")" ]; then scales+=("$scale"); fi
+    done
+    unknown "$TASK has no configs of SCALE=$SCALE" "$SCALE" "${scales[@]}"
+fi
 
 # write_report SCRIPT arguments...: summarise the policies that SCRIPT has evaluated, and write $OUTPUT_DIR/report.html.
 write_report() {

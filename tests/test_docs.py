@@ -34,6 +34,7 @@ from fgrlhf.base.files import write_json
 from fgrlhf.cli import command_line, data, new_task
 from fgrlhf.cli.main import COMMANDS
 from fgrlhf.cli.main import main as fgrlhf_main
+from fgrlhf.cli.stage_script import DERIVED
 from fgrlhf.configs.messages import OTHER_NAMES, other_place
 from fgrlhf.configs.schema import paths_of
 from fgrlhf.configs.strict import load_config, validate
@@ -275,7 +276,8 @@ class Programs:
             for word in " ".join(re.findall(r'"([^"$]*)"', text)).split():
                 name = re.sub("^[a-z]+:|[@=].*", "", word)  # of `stage` and others
                 if re.fullmatch(r"[\w/-]+(\.jsonl?)?", name) and not name.startswith("/"):
-                    folder = folders["DATA_DIR" if "." in name else "OUTPUT_DIR"]
+                    is_data = "." in name and not name.startswith(DERIVED)
+                    folder = folders["DATA_DIR" if is_data else "OUTPUT_DIR"]
                     (folder / name).mkdir(parents=True, exist_ok=True)
         model = self.folder / "FGRLHF_SMALL_MODEL"
         model.mkdir()
@@ -436,7 +438,8 @@ def usage_lines(script: Path) -> list[Command]:
         command = Command.read(line.replace("$OUTPUT_DIR", "outputs").replace("$TASK", "imdb"))
         words = [USAGE_PLACEHOLDERS.get(word, word) for word in command.words]
         variables = [USAGE_PLACEHOLDERS.get(word, word) for word in command.variables]
-        commands.append(Command(tuple(words), ("SCALE=mini", *variables)))
+        scale = "small" if "sentiment" in script.parts else "mini"
+        commands.append(Command(tuple(words), (f"SCALE={scale}", *variables)))
     return commands
 
 
@@ -481,7 +484,7 @@ def test_a_command_is_accepted_by_its_program(command, monkeypatch, tmp_path, ca
         ("fgrlhf sweep tasks.hanoi no.yml train.lr=1,2 output_dir=out", "no.yml"),
         ("python -m tasks.experiments science sedes=1", "sedes"),
         ("SCALE=mini bash tasks/qa_feedback/training/train_dpo.sh dpo.betta=1", "betta"),
-        ("SCALE=huge bash tasks/qa_feedback/training/train_dpo.sh", "huge_dpo_config.yml"),
+        ("SCALE=huge bash tasks/qa_feedback/training/train_dpo.sh", "no configs of SCALE=huge"),
         ('make faults ARGS="kindz=rows"', "kindz"),
     ],
 )

@@ -39,7 +39,7 @@ def base(tmp_path) -> Path:
     rows = [f"{split}{kind}" for split in ("train", "dev") for kind in ("", "_feedback")]
     files = [f"data/{name}.json" for name in rows]
     for name in ("NF-ERR_subsentence", "F-ERR_sentence", "COMP_sequence"):
-        files += [f"data/{name}/{split}.json" for split in ("train", "dev")]
+        files += [f"derived/{name}/{split}.json" for split in ("train", "dev")]
     models = ("sft", "base_model", "fine_grained/best", "model")
     for name in (*models, "rel_rm", "fact_rm", "comp_rm", "baseline_rm"):
         files += [f"{name}/config.json", f"{name}/model.safetensors"]
@@ -130,7 +130,11 @@ def test_programs_accept_the_arguments_of_their_stages(
 
 
 FILES_OF_THE_DEMO = {
-    "science": {"data/train.json", "sft/model.safetensors", "data/NF-ERR_subsentence/train.json"},
+    "science": {
+        "data/train.json",
+        "sft/model.safetensors",
+        "derived/NF-ERR_subsentence/train.json",
+    },
     "compare": {"data/train_feedback.json", "rel_rm/model.safetensors", "sft/model.safetensors"},
     "second_round": {"data/train.json", "data/dev.json", "generated/sft-dev/samples.jsonl"},
     "active": {"data/train.json", "fine_grained/best/config.json", "base_model/config.json"},

@@ -75,7 +75,7 @@ def made(qa_feedback, tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
     for split in ("train", "dev"):
         os.symlink(qa_feedback / f"{split}_feedback.json", folder / f"{split}_feedback.json")
-    create_rm_files(RMFileSettings(data_dir=str(folder), segmenter=BLANK))
+    create_rm_files(RMFileSettings(data_dir=str(folder), output_dir=str(folder), segmenter=BLANK))
     return folder
 
 
@@ -325,7 +325,7 @@ def test_bad_rows_stop_everything(tmp_path):
     write_rows(tmp_path, {**row().raw, "preference": [1], "gold": None})
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(DataError) as caught:
-        create_rm_files(RMFileSettings(data_dir=str(tmp_path)))
+        create_rm_files(RMFileSettings(data_dir=str(tmp_path), output_dir=str(tmp_path)))
     named = [(problem.row, problem.key) for problem in caught.value.problems]
     assert named == [(1, "preference"), (1, "gold")]
     assert sorted(tmp_path.rglob("*")) == before
@@ -333,7 +333,7 @@ def test_bad_rows_stop_everything(tmp_path):
 
 def test_missing_data_names_the_way_out(tmp_path):
     with pytest.raises(UserError, match="train_feedback.json does not exist.*DATA_DIR"):
-        create_rm_files(RMFileSettings(data_dir=str(tmp_path)))
+        create_rm_files(RMFileSettings(data_dir=str(tmp_path), output_dir=str(tmp_path)))
 
 
 def test_training_files_need_annotations_not_preferences(tmp_path):
@@ -348,34 +348,45 @@ def test_training_files_need_annotations_not_preferences(tmp_path):
         folder.mkdir()
         for split in ("train", "dev"):
             (folder / f"{split}_feedback.json").write_text(json.dumps(rows))
-        create_rm_files(RMFileSettings(data_dir=str(folder), segmenter=BLANK))
+        create_rm_files(
+            RMFileSettings(data_dir=str(folder), output_dir=str(folder), segmenter=BLANK)
+        )
         contents.append([(folder / kind / "train.json").read_text() for kind in FOLDERS])
     assert contents[0] == contents[1]
     assert all(text.strip("[]\n ") for text in contents[0][:2])
     (tmp_path / "a" / "dev_feedback.json").write_text(json.dumps([compared]))
     with pytest.raises(UserError, match="none of its 1 row has an annotation"):
-        create_rm_files(RMFileSettings(data_dir=str(tmp_path / "a"), segmenter=BLANK))
+        create_rm_files(
+            RMFileSettings(data_dir=str(tmp_path / "a"), output_dir=str(tmp_path), segmenter=BLANK)
+        )
 
 
 def run_script(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
-    """Run the script as a user would: from another folder, with a relative DATA_DIR.
+    """Run the script as a user would: from another folder, with relative folders.
 
     The script uses this Python's environment.
     """
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    environment = {**os.environ, "DATA_DIR": folder.name, "VIRTUAL_ENV": sys.prefix, "PATH": path}
+    folders = {"DATA_DIR": folder.name, "OUTPUT_DIR": "out"}
+    environment = {**os.environ, **folders, "VIRTUAL_ENV": sys.prefix, "PATH": path}
     options = {"cwd": folder.parent, "env": environment}
     return subprocess.run([SCRIPT, *arguments], capture_output=True, text=True, **options)
 
 
-def test_the_script_writes_beside_the_data(tmp_path):
-    write_rows(tmp_path)
-    done = run_script(tmp_path, f"segmenter={BLANK}")
+def test_the_script_writes_to_the_folder_of_the_results(tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    write_rows(data)
+    done = run_script(data, f"segmenter={BLANK}")
     assert done.returncode == 0, done.stderr
     assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.json")} == {
-        "train_feedback.json",
-        "dev_feedback.json",
-        *(f"{name}/{file}.json" for name in FOLDERS for file in ("train", "dev", "segmenter")),
+        "data/train_feedback.json",
+        "data/dev_feedback.json",
+        *(
+            f"out/derived/{name}/{file}.json"
+            for name in FOLDERS
+            for file in ("train", "dev", "segmenter")
+        ),
     }
     assert "NF-ERR_subsentence/train.json: 1 of 1 rows; segments: O 3 (100.0%)" in done.stdout
 
@@ -402,7 +413,7 @@ def test_answers_without_spaces_have_segments_of_their_own(tmp_path, capsys):
     )
     for split in ("train", "dev"):
         write_feedback(tmp_path / f"{split}_feedback.json", [feedback])
-    create_rm_files(RMFileSettings(data_dir=str(tmp_path)))
+    create_rm_files(RMFileSettings(data_dir=str(tmp_path), output_dir=str(tmp_path)))
     assert "segments by multilingual" in capsys.readouterr().out
     (line,) = (tmp_path / "NF-ERR_subsentence" / "train.json").read_text().splitlines()
     tags = json.loads(line)["feedback_tags"]

@@ -61,7 +61,7 @@ def test_an_export_makes_the_published_training_files(qa_feedback, golden, tmp_p
     assert all(set(row.pop("decided").values()) == {"single"} for row in rows)
     assert rows_text(rows).encode() == published.read_bytes()
     create_rm_files.create_rm_files(
-        create_rm_files.RMFileSettings(data_dir=str(data), segmenter=BLANK)
+        create_rm_files.RMFileSettings(data_dir=str(data), output_dir=str(data), segmenter=BLANK)
     )
     for name in FOLDERS[:2]:
         assert (data / name / "dev.json").read_text().splitlines() == (

@@ -63,12 +63,32 @@ def test_small_scale_names_the_folder_of_its_model(bash, tmp_path):
     assert bash(show, SCALE="mini").stdout == "unset\n"
 
 
-def test_any_scale_with_configs_is_one(bash):
-    done = bash(SHOW, SCALE="huge")
-    assert done.returncode == 0
-    assert done.stdout.splitlines()[-1] == "tasks/qa_feedback/training/huge_sft_config.yml"
-    assert "there is no tasks/qa_feedback/training/huge_sft_config.yml" in done.stderr
-    assert "mini_sft_config.yml" in done.stderr
+def test_a_stage_without_a_config_of_the_scale_lists_those_that_exist(bash):
+    done = bash("config_for training/judge_config.yml", SCALE="mini")
+    assert done.stdout == "tasks/qa_feedback/training/mini_judge_config.yml\n"
+    assert "there is no tasks/qa_feedback/training/mini_judge_config.yml" in done.stderr
+    assert "small_judge_config.yml" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "task, known", [("qa_feedback", "paper, mini, small"), ("imdb", "paper, mini")]
+)
+def test_a_scale_without_configs_is_refused(bash, task, known):
+    done = bash("echo reached", SCALE="minni", TASK=task)
+    assert (done.returncode, done.stdout) == (2, "")
+    expected = f"error: {task} has no configs of SCALE=minni; did you mean `mini`? known: {known}\n"
+    assert done.stderr == expected
+
+
+def test_a_similar_experiment_is_named(tmp_path):
+    script = ROOT / "tasks" / "qa_feedback" / "training" / "experiments.sh"
+    ended = run_script(script, tmp_path, "finegrained")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    start = (
+        "error: `finegrained` is not an experiment; did you mean `fine_grained`? known: plan, sft,"
+    )
+    assert ended.stderr.startswith(start)
+    assert "is not an experiment; known: plan" in run_script(script, tmp_path).stderr
 
 
 def test_the_task_is_that_of_the_script(bash, tmp_path):

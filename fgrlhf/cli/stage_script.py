@@ -9,6 +9,7 @@
     evaluate_policy NAME.yml FILES MODELS arguments...     evaluate a policy on the task's prompts
     compare_runs CONFIGS FILES MODELS arguments...         compare configs over seeds
     setting KEY DEFAULT arguments...               print the value of a key among the arguments
+    unknown MESSAGE NAME KNOWN...                  stop: NAME is none of the known names
 
 The variables TASK, SCALE, VARIANT, DATA_DIR and OUTPUT_DIR say what the script works on. This
 program is replaced by the one that it starts, so signals reach that. PyTorch is not imported: a
@@ -24,12 +25,15 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from fgrlhf.base.errors import UserError
+from fgrlhf.base.errors import UserError, suggestion
 from fgrlhf.base.program import as_settings, run_main
 
 # arguments that name other files, or make a file or model superfluous
 FILE_KEYS = "data.* data_dir split"
 POLICY_KEYS = "model.*"
+DERIVED = (
+    "derived/"  # in the folder of the results: files that a script made from those of the data
+)
 REWARD_KEYS = "reward.{} reward.{}.* reward config"
 
 
@@ -107,7 +111,7 @@ class StageScript:
         )
 
     def needs_all(self, files: str, models: str, arguments: Sequence[str]) -> None:
-        """Check the files in the folder of the data and the models in that of the results.
+        """Check the files in the folder of the data, or derived from it, and the models.
 
         Args:
           files, models: words `[SCALE:]NAME[@REWARD][=SCRIPT]`. SCALE: needed at this scale only;
@@ -115,7 +119,8 @@ class StageScript:
             it, if that is not `data_script` or `train_NAME.sh`.
         """
         for name, _, script in self.of_this_scale(files):
-            self.needs(f"{self.data}/{name}", script, FILE_KEYS, arguments)
+            folder = self.output if name.startswith(DERIVED) else self.data
+            self.needs(f"{folder}/{name}", script, FILE_KEYS, arguments)
         for name, reward, script in self.of_this_scale(models):
             script = script or self.first_script(
                 f"training/train_{name}.sh", f"reward_modeling/train_{name}.sh"
@@ -256,6 +261,9 @@ def main() -> None:
             script.needs(file, writer, keys, rest)
         case "setting":
             print(setting(*arguments))
+        case "unknown":
+            message, given, *known = arguments
+            raise UserError(f"{message}; {suggestion(given, known)}")
         case "launch":
             replace_by(script.launched(arguments))
         case "stage" | "evaluate_policy" | "compare_runs":

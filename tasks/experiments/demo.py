@@ -190,7 +190,7 @@ def reward_model_stages(scale: Scale) -> list[Stage]:
         "reward_modeling/create_rm_train_files.sh",
         modules=(f"{qa.MODULE}.reward_modeling.create_rm_files",),
         needs=annotated,
-        outputs=tuple(f"data/{name}" for name in names),
+        outputs=tuple(f"derived/{name}" for name in names),
     )
     stages = [files]
     # Preference models take longest: two lanes that begin with them end at about the same time. The

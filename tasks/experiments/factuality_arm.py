@@ -63,7 +63,7 @@ def train(settings: ArmSettings, folder: Path, rows: Sequence[Any]) -> Path:
     data.mkdir(parents=True, exist_ok=True)
     write_json(data / "train_feedback.json", rows)
     shutil.copy(Path(settings.data_dir) / "dev_feedback.json", data / "dev_feedback.json")
-    create_rm_files(RMFileSettings(data_dir=str(data)))
+    create_rm_files(RMFileSettings(data_dir=str(data), output_dir=str(folder / "derived")))
     folders = {"DATA_DIR": str(data.absolute()), "OUTPUT_DIR": str(folder.absolute())}
     environment = {**os.environ, "SCALE": "mini", **folders}
     start = f"model.ckpt={Path(settings.base_model).absolute()}"

@@ -99,7 +99,7 @@ def division(settings: RealFeedbackConfig) -> list[Stage]:
         files = module_stage(
             f"prepare_{half}",
             f"{qa.MODULE}.reward_modeling.create_rm_files",
-            *keys(data_dir=data / half),
+            *keys(data_dir=data / half, output_dir=data / half),
             needs=("halves",),
             outputs=tuple(f"data/{half}/{folder}" for folder in FOLDERS),
         )

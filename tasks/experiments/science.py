@@ -99,7 +99,7 @@ def seed_stages(experiment: Experiment, base: Path, seed: int) -> list[Stage]:
 
 def plan(settings: ScienceSettings) -> Plan:
     base = settings.base
-    experiment = settings.experiment("sft/model.safetensors", "data/COMP_sequence")
+    experiment = settings.experiment("sft/model.safetensors", "derived/COMP_sequence")
     stages = [sft_evaluation(experiment, base)]
     for seed in settings.seed_list:
         stages += seed_stages(experiment, base, seed)

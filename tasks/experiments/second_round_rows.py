@@ -93,7 +93,7 @@ def write_rows(settings: SecondRoundRowsSettings) -> None:
     else:
         names = ",".join(map(str, files))
         merge(MergeSettings(task="qa_feedback", files=names, out=str(target)))
-    create_rm_files(RMFileSettings(data_dir=str(out)))
+    create_rm_files(RMFileSettings(data_dir=str(out), output_dir=str(out)))
 
 
 if __name__ == "__main__":

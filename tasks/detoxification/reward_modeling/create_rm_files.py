@@ -1,8 +1,8 @@
 """Training files of the two neural scorers, from the downloaded files.
 
-    python -m tasks.detoxification.reward_modeling.create_rm_files source=FOLDER data_dir=FOLDER
+    python -m tasks.detoxification.reward_modeling.create_rm_files source=FOLDER output_dir=FOLDER
 
-Writes to data_dir
+Writes to output_dir
 
     span_segments/{train,dev}.json   posts, with a tag for each sentence (reward_modeling/data.py)
     score_pairs/{train,dev}.json     comparisons of texts by their Perspective scores
@@ -55,7 +55,7 @@ MIN_DIFFERENCE = 0.2  # of two scores; a pair of more similar texts would mostly
 
 class RMFileSettings(StrictModel):
     source: str = Field(description=f"folder with {RATED_FILE} and {SPANS_FILE}")
-    data_dir: FilePath = Field(description="folder of the results")
+    output_dir: FilePath = Field(description="folder of the results")
 
 
 # ---- sentences with people's marks ---------------------------------------------------------------
@@ -142,7 +142,7 @@ def create_rm_files(settings: RMFileSettings) -> None:
       UserError: a file is missing or malformed, or a training file would have nothing to learn.
     """
     source = Path(settings.source)
-    folder = Path(settings.data_dir)
+    folder = Path(settings.output_dir)
     segmenter = load_segmenter()
     posts = span_files(read_posts(source / SPANS_FILE), segmenter)
     rated = read_rated(source / RATED_FILE)

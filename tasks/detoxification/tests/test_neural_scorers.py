@@ -148,7 +148,7 @@ def test_no_scorer_learns_from_held_out_texts(source):
 
 
 def test_files_are_those_that_the_trainers_read(source, tmp_path, capsys):
-    create_rm_files(RMFileSettings(source=str(source), data_dir=str(tmp_path)))
+    create_rm_files(RMFileSettings(source=str(source), output_dir=str(tmp_path)))
     for split in ("train", "dev"):
         rows = read_segment_rows(
             tmp_path / "span_segments" / f"{split}.json", ["TOXIC", "O"], "Ignore", "sentence"
@@ -170,7 +170,7 @@ def test_nothing_to_learn_from_is_an_error(source, tmp_path):
     rows = [json.loads(line) for line in (source / RATED_FILE).read_text().splitlines()]
     write_jsonl(tmp_path / RATED_FILE, rows[:1])
     with pytest.raises(UserError, match=r"prompts\.jsonl has nothing to learn from for train"):
-        create_rm_files(RMFileSettings(source=str(tmp_path), data_dir=str(tmp_path / "data")))
+        create_rm_files(RMFileSettings(source=str(tmp_path), output_dir=str(tmp_path / "data")))
     assert not (tmp_path / "data").exists()
 
 
@@ -239,7 +239,7 @@ def test_every_stage_runs(environment, source, capsys):
     """Both scorers on a tiny model, then the comparison with the linear ones."""
     data = environment / "data"
     prepare(PrepareConfig(source=str(source), data_dir=str(data)))
-    create_rm_files(RMFileSettings(source=str(source), data_dir=str(data)))
+    create_rm_files(RMFileSettings(source=str(source), output_dir=str(environment / "derived")))
     train_scorers(ScorersConfig(data_dir=str(data), output_dir=str(environment)))
     tiny_model.main(
         [

@@ -1,6 +1,6 @@
 """Feedback -> training files of the three fine-grained reward models.
 
-Reads {train,dev}_feedback.json in `data_dir` and writes there
+Reads {train,dev}_feedback.json in `data_dir` and writes to `output_dir`
 
     NF-ERR_subsentence/{train,dev}.json   R1 relevance: JSON lines {id, text, feedback_tags}
     F-ERR_sentence/{train,dev}.json       R2 factuality: the same, with passages
@@ -66,6 +66,7 @@ SPLITS = ("train", "dev")
 
 class RMFileSettings(StrictModel):
     data_dir: FilePath = Field(description="folder of the rows")
+    output_dir: FilePath = Field(description="folder of the results")
     segmenter: SegmenterName | None = Field(
         default=None,
         description=f"{SEGMENTER_HELP}; null: {PUBLISHED}, or {MULTILINGUAL} for answers that are"
@@ -143,11 +144,11 @@ def create_rm_files(settings: RMFileSettings) -> None:
       DataError: malformed rows, all of them; nothing is written.
       UserError: a file is missing or has no annotated rows.
     """
-    folder = Path(settings.data_dir)
-    paths = [folder / f"{split}_feedback.json" for split in SPLITS]
+    paths = [Path(settings.data_dir) / f"{split}_feedback.json" for split in SPLITS]
     files = read_feedback_files(*paths)
     splits = [annotated_rows(rows, path) for rows, path in zip(files, paths)]
     segmenter = _segmenter(settings, splits)
+    folder = Path(settings.output_dir)
     print(
         f"reward-model files in {folder}, segments by {segmenter.name} {segmenter.version}",
         flush=True,

@@ -47,7 +47,10 @@ case "$name" in
     dpo) script=train_dpo.sh ;;
     fine_grained_dpo) script=train_finegrained_dpo.sh ;;
     corrected_sft) script=train_corrected_sft.sh ;;
-    *) fail "\`$name\` is not an experiment; use one of: plan sft sft_full corrected_sft dpo fine_grained_dpo holistic fine_grained without_relevance without_factuality without_completeness relevance_low relevance_middle relevance_high" ;;
+    *)
+        unknown "\`$name\` is not an experiment" "$name" plan sft sft_full corrected_sft dpo fine_grained_dpo holistic fine_grained \
+            without_relevance without_factuality without_completeness relevance_low relevance_middle relevance_high
+        ;;
 esac
 case "$name" in
     fine_grained | holistic | without_* | relevance_*) if [ "${VARIANT:-default}" = published ]; then prefix=published_; fi ;;

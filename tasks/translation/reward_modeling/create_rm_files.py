@@ -1,9 +1,9 @@
 """Judged translations -> the files of three reward models.
 
-    python -m tasks.translation.reward_modeling.create_rm_files data_dir=FOLDER
+    python -m tasks.translation.reward_modeling.create_rm_files data_dir=FOLDER output_dir=FOLDER
 
-Reads judged_train.jsonl and judged_dev.jsonl (tasks/translation/mqm.py) and writes, for each of
-them:
+Reads judged_train.jsonl and judged_dev.jsonl (tasks/translation/mqm.py) in data_dir and writes to
+output_dir, for each of them:
 
     span_segments      the words of a translation, after its source: the worst severity of the marks
                        on a word
@@ -48,6 +48,7 @@ class RMFileSettings(StrictModel):
     """The folder of the judgements and of the files."""
 
     data_dir: FilePath = Field(description="folder of judged_train.jsonl and judged_dev.jsonl")
+    output_dir: FilePath = Field(description="folder of the results")
 
 
 def severity_tags(text: str, marks: Sequence[Judgement], is_capped: bool) -> list[str]:
@@ -114,9 +115,10 @@ def write_files(settings: RMFileSettings) -> None:
       UserError: a file of judgements is malformed, or has no two translations of a source with
         different scores.
     """
-    folder = Path(settings.data_dir)
+    folder = Path(settings.output_dir)
     for split, name in FILES.items():
-        judgements = read_rated(folder / name)
+        source = Path(settings.data_dir) / name
+        judgements = read_rated(source)
         for part, tag in ((SPANS, tagged_translation), (OMISSIONS, tagged_whole)):
             text, summary = segment_file(tag(judgement) for judgement in judgements)
             write_text(folder / part / f"{split}.json", text)
@@ -125,7 +127,7 @@ def write_files(settings: RMFileSettings) -> None:
         rows = comparison_rows(judgements)
         if not rows:
             raise UserError(
-                f"{folder / name} has no source with two translations of different scores, so no"
+                f"{source} has no source with two translations of different scores, so no"
                 " pairs can be made: judge several translations of a source"
             )
         write_jsonl(folder / PAIRS / f"{split}.jsonl", rows)

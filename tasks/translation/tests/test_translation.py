@@ -348,7 +348,8 @@ def world(tmp_path_factory):
     folder = tmp_path_factory.mktemp("world")
     settings = {"demonstrations": 20, "judged": 40, "prompts": 10}
     mini_world.write_world(mini_world.MiniWorldSettings(data_dir=str(folder), **settings))
-    create_rm_files.write_files(create_rm_files.RMFileSettings(data_dir=str(folder)))
+    files = create_rm_files.RMFileSettings(data_dir=str(folder), output_dir=str(folder))
+    create_rm_files.write_files(files)
     return folder
 
 
