@@ -484,7 +484,10 @@ def test_a_command_is_accepted_by_its_program(command, monkeypatch, tmp_path, ca
         ("fgrlhf sweep tasks.hanoi no.yml train.lr=1,2 output_dir=out", "no.yml"),
         ("python -m tasks.experiments science sedes=1", "sedes"),
         ("SCALE=mini bash tasks/qa_feedback/training/train_dpo.sh dpo.betta=1", "betta"),
-        ("SCALE=huge bash tasks/qa_feedback/training/train_dpo.sh", "no configs of SCALE=huge"),
+        (
+            "SCALE=mini bash tasks/detoxification/reward_modeling/train_score_rm.sh",
+            "mini_score_rm_config.yml",
+        ),
         ('make faults ARGS="kindz=rows"', "kindz"),
     ],
 )
