@@ -23,23 +23,21 @@ from benchmarks import baseline, causal, ours, workload
 from benchmarks.flops import padded_update_flops, step_flops
 from benchmarks.harness import (
     Progress,
+    ResultSettings,
     alternate,
     by_phase,
     machine,
     number,
     phase_rows,
     quiet_transformers,
-    replace_part,
+    start,
     table,
     with_total,
 )
 from benchmarks.measure import PHASES, Equality, Weights, check, measured, run_step
 from benchmarks.workload import CPU_SIZES, SIZES, Size
 from fgrlhf.base.errors import UserError
-from fgrlhf.base.files import write_json, write_text
-from fgrlhf.base.program import run_main
-from fgrlhf.cli.command_line import settings_from
-from fgrlhf.configs.strict import StrictModel
+from fgrlhf.base.files import write_json
 
 OPTIONS = ("dropout", "baseline_attention", "onednn", "gradient_checkpointing")
 OF_SIZE = ("reps", "prompts", "samples", "epochs", *OPTIONS)  # settings that change a size
@@ -49,7 +47,7 @@ CHECKED_PROMPTS = 2
 NAMES = (*SIZES, causal.NAME)
 
 
-class BenchSettings(StrictModel):
+class BenchSettings(ResultSettings):
     """`make bench`. The options of a size do not apply to `smollm2` (benchmarks/causal.py)."""
 
     sizes: str = Field(
@@ -76,10 +74,6 @@ class BenchSettings(StrictModel):
     )
     threads: PositiveInt = Field(2, description="CPU threads")
     memory: bool = Field(True, description="measure peak memory, each side in a separate process")
-    output_dir: str = "outputs"
-    results: str | None = Field(
-        None, description="a document whose `bench` part is replaced by the table"
-    )
 
     def names(self) -> list[str]:
         """The names in `sizes`. Raises `UserError` if one of them is unknown."""
@@ -155,30 +149,22 @@ def memory_of(
     # Two epochs are enough: Adam's moments exist from the second one on.
     short = replace(size, epochs=min(size.epochs, 2))
     results = {side: measured(short, side, threads, responses) for side in ("baseline", "ours")}
-    peaks = {
-        side: {**result["peak_mb"], "step": max(result["peak_mb"].values())}
-        for side, result in results.items()
-    }
+    of_phases: dict[str, dict[str, float]] = {name: {} for name in (*PHASES, "step")}
+    total, net = {}, {}
+    for side, result in results.items():
+        total[side] = max(result["peak_mb"].values())
+        net[side] = max(total[side] - result["imports_mb"], 1.0)
+        for name, peak in {**result["peak_mb"], "step": total[side]}.items():
+            of_phases[name][f"{side}_peak_mb"] = peak
     imports = results["ours"]["imports_mb"]
-    net = {
-        side: max(peaks[side]["step"] - result["imports_mb"], 1.0)
-        for side, result in results.items()
-    }
-    both = ", ".join(f"{side} {peak['step']:.0f} MB" for side, peak in peaks.items())
+    both = ", ".join(f"{side} {peak:.0f} MB" for side, peak in total.items())
     say(f"{size.name}: peak memory: {both}, of which imports {imports:.0f} MB")
-    phases = {
-        name: {"baseline_peak_mb": peaks["baseline"][name], "ours_peak_mb": peaks["ours"][name]}
-        for name in (*PHASES, "step")
-    }
-    total = {
-        "baseline": peaks["baseline"]["step"],
-        "ours": peaks["ours"]["step"],
-        "ratio": peaks["baseline"]["step"] / peaks["ours"]["step"],
-        "imports": imports,
+    ratios = {
+        "ratio": total["baseline"] / total["ours"],
         "ratio_without_imports": net["baseline"] / net["ours"],
-        "models": results["ours"]["built_mb"] - imports,
     }
-    return {**phases, "peak_mb": total}
+    models = results["ours"]["built_mb"] - imports
+    return {**of_phases, "peak_mb": {**total, **ratios, "imports": imports, "models": models}}
 
 
 def free_memory() -> None:
@@ -271,22 +257,15 @@ def size_table(name: str, result: dict[str, dict]) -> str:
                 value = figures.get(f"{side}_{key}")
                 row.append("" if value is None else number(value))
     about.append(f"Medians; steps timed per side: {facts['reps']}.")
-    lines = [
-        " ".join(about),
-        "",
-        table(header, rows),
-    ]
+    parts = [" ".join(about), table(header, rows)]
     if "peak_mb" in result:
         peak = result["peak_mb"]
-        lines += [
-            "",
-            (
-                f"The baseline's peak memory is {peak['ratio']:.2f} times ours, or"
-                f" {peak['ratio_without_imports']:.2f} times without the {peak['imports']:.0f} MB"
-                " of imports."
-            ),
-        ]
-    return "\n".join(lines)
+        parts.append(
+            f"The baseline's peak memory is {peak['ratio']:.2f} times ours, or"
+            f" {peak['ratio_without_imports']:.2f} times without the {peak['imports']:.0f} MB of"
+            " imports."
+        )
+    return "\n\n".join(parts)
 
 
 def document(results: dict[str, dict]) -> str:
@@ -315,13 +294,9 @@ def run(settings: BenchSettings) -> dict[str, dict]:
     if causal.NAME in settings.names():
         results[causal.NAME] = causal.bench(say)
         write_json(folder / "bench.json", results)
-    text = document(results)
-    write_text(folder / "bench.md", text)
-    if settings.results:
-        replace_part(settings.results, "bench", text)
-    print(f"\n{text}\n{folder / 'bench.json'}, {folder / 'bench.md'}", flush=True)
+    settings.publish("bench", document(results))
     return results
 
 
 if __name__ == "__main__":
-    run_main(lambda: run(settings_from(BenchSettings)))
+    start(run, BenchSettings)

@@ -37,11 +37,9 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
 )
 
-from benchmarks.harness import replace_part
+from benchmarks.harness import replace_part, start
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.files import read_json, write_json
-from fgrlhf.base.program import run_main
-from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.sections import LoRAConfig, Sampling
 from fgrlhf.configs.strict import StrictModel
 from fgrlhf.kernels.install import shares_cache, shares_prompts
@@ -489,4 +487,4 @@ def main(settings: FamiliesSettings) -> None:
 
 
 if __name__ == "__main__":
-    run_main(lambda: main(settings_from(FamiliesSettings)))
+    start(main, FamiliesSettings)

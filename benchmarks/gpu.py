@@ -33,22 +33,20 @@ from benchmarks.flops import step_flops
 from benchmarks.harness import (
     PeakMemory,
     Progress,
+    ResultSettings,
     in_processes,
     number,
     quiet_transformers,
-    replace_part,
+    start,
     table,
     with_total,
 )
 from benchmarks.measure import PHASES, TOLERANCE, Step, run_loop_step, run_step
 from benchmarks.workload import SIZES, RMDims, Size, T5Dims
 from fgrlhf.base.errors import UserError
-from fgrlhf.base.files import read_json, write_json, write_text
+from fgrlhf.base.files import read_json, write_json
 from fgrlhf.base.processes import environments_of_group
-from fgrlhf.base.program import run_main
-from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.sections import ParallelConfig
-from fgrlhf.configs.strict import StrictModel
 from fgrlhf.ppo import PPOTrainer
 from fgrlhf.reward import CombinedReward, SegmentClassifierReward, SequenceScorerReward
 from fgrlhf.reward_models.loading import load_reward_model
@@ -107,7 +105,7 @@ REHEARSAL_DECODER = replace(
 )
 
 
-class GpuSettings(StrictModel):
+class GpuSettings(ResultSettings):
     """`make gpu`."""
 
     piece: str | None = Field(None, description="run only this piece, in this process")
@@ -118,9 +116,6 @@ class GpuSettings(StrictModel):
         False, description="tiny models, with or without a GPU, to see that everything runs"
     )
     output_dir: str = "outputs/gpu"
-    results: str | None = Field(
-        None, description="a document whose `gpu` part is replaced by the results"
-    )
 
 
 # ---- pieces --------------------------------------------------------------------------------------
@@ -140,10 +135,7 @@ def correctness(rehearsal: bool) -> dict[str, Any]:
         "weights that are not finite after a step": 0.0,
         "reward models, saved - loaded": 0.0,
     }
-    wrong = []
-    for name, limit in limits.items():
-        if not values[name] <= limit:
-            wrong.append(f"{name}: {values[name]:g}")
+    wrong = [f"{name}: {values[name]:g}" for name in limits if not values[name] <= limits[name]]
     if not values["largest change of a weight"] > 0:
         wrong.append("a step changes no weight")
     if wrong:
@@ -406,8 +398,7 @@ def document(results: Mapping[str, dict], missing: Mapping[str, str]) -> str:
         parts.append(gpu_memory.document(results["memory"]))
     if "sharded" in results:
         parts.append(sharded_table(results["sharded"]))
-    for name, reason in missing.items():
-        parts.append(f"**{name}** has no result: {reason}.")
+    parts += [f"**{name}** has no result: {reason}." for name, reason in missing.items()]
     return "\n\n".join(parts) + "\n"
 
 
@@ -450,15 +441,13 @@ def sharded_table(result: Mapping[str, Any]) -> str:
         f" In fp32, losses and gradient norms of a small step differ by at most"
         f" {result['losses_apart']:.1e}."
     )
-    header = [
-        "phase",
-        *(f"{name} {unit}" for unit in ("s", "peak MB") for name in result["strategies"]),
-    ]
+    sides = result["strategies"]
+    header = ["phase", *(f"{name} {unit}" for unit in ("s", "peak MB") for name in sides)]
     rows = []
     for phase in ("rollout", "update"):
         cells = [phase]
         for key in ("seconds", "peak_mb"):
-            cells += [number(costs[key][phase]) for costs in result["strategies"].values()]
+            cells += [number(costs[key][phase]) for costs in sides.values()]
         rows.append(cells)
     return f"{about}\n\n{table(header, rows)}"
 
@@ -481,18 +470,13 @@ def run(settings: GpuSettings) -> None:
         run_piece(settings.piece, settings.rehearsal, str(folder))
         return
     missing = run_pieces(settings)
-    results = {}
-    for name in PIECES:
-        if (folder / f"{name}.json").is_file():
-            results[name] = read_json(folder / f"{name}.json")
-    text = document(results, missing)
-    write_text(folder / "gpu.md", text)
-    print(f"\n{text}\n{folder / 'gpu.md'}", flush=True)
+    files = {name: folder / f"{name}.json" for name in PIECES}
+    results = {name: read_json(file) for name, file in files.items() if file.is_file()}
+    of_device = settings.model_copy(update={"output_dir": str(folder)})
+    of_device.publish("gpu", document(results, missing), is_whole=not missing)
     if missing:
         raise UserError(f"no result: {', '.join(missing)}. Finished pieces are kept in {folder}")
-    if settings.results:
-        replace_part(settings.results, "gpu", text)
 
 
 if __name__ == "__main__":
-    run_main(lambda: run(settings_from(GpuSettings)))
+    start(run, GpuSettings)

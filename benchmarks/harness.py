@@ -21,12 +21,15 @@ from typing import Any
 
 import torch
 import transformers
+from pydantic import Field
 from transformers.utils import logging as transformers_logging
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, write_json, write_text
 from fgrlhf.base.processes import end_process_of_group
 from fgrlhf.base.program import run_main
+from fgrlhf.cli.command_line import settings_from
+from fgrlhf.configs.strict import StrictModel
 from fgrlhf.runs.memory import own_peak_mb
 
 ROOT = Path(__file__).parents[1]
@@ -41,6 +44,28 @@ class Progress:
 
     def __call__(self, text: str) -> None:
         print(f"[{perf_counter() - self.started:5.0f} s] {text}", flush=True)
+
+
+class ResultSettings(StrictModel):
+    """Where a program leaves its results."""
+
+    output_dir: str = "outputs"
+    results: str | None = Field(
+        None, description="a document whose part of this name is replaced by the results"
+    )
+
+    def publish(self, name: str, text: str, is_whole: bool = True) -> None:
+        """Write `NAME.md` and print it; if nothing is missing, it replaces the document's part."""
+        path = Path(self.output_dir) / f"{name}.md"
+        write_text(path, text)
+        print(f"\n{text}\n{path}", flush=True)
+        if self.results and is_whole:
+            replace_part(self.results, name, text)
+
+
+def start(run: Callable[[Any], Any], kind: type[StrictModel]) -> None:
+    """Run a program with the settings of its command line."""
+    run_main(lambda: run(settings_from(kind)))
 
 
 def quiet_transformers() -> None:

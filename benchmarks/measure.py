@@ -25,10 +25,9 @@ SAMPLED_ALIKE = 0.99
 
 @dataclass
 class Step:
-    """One step's outputs and the cost of each phase.
+    """One step's outputs, and the cost of each phase; its memory only if `memory` is there."""
 
-    `peak_mb` is filled only if memory is measured.
-    """
+    memory: PeakMemory | None = None
 
     generated: Any = None
     scored: Any = None
@@ -37,56 +36,43 @@ class Step:
     seconds: dict[str, float] = field(default_factory=dict)
     peak_mb: dict[str, float] = field(default_factory=dict)
 
-
-def run_step(side, state, memory: "PeakMemory | None" = None) -> Step:
-    """Generation, scoring, rewards, updates; nothing between the phases is timed."""
-    step = Step()
-
-    def phase(name: str, function: Callable, *arguments):
-        if memory is not None:
-            memory.reset()
+    def phase(self, name: str, function: Callable, *arguments):
+        """What a call returns; its cost is that of the phase."""
+        if self.memory is not None:
+            self.memory.reset()
         started = synchronized_time()
         result = function(*arguments)
-        step.seconds[name] = synchronized_time() - started
-        if memory is not None:
-            step.peak_mb[name] = memory.peak_mb()
+        self.seconds[name] = synchronized_time() - started
+        if self.memory is not None:
+            self.peak_mb[name] = self.memory.peak_mb()
         return result
 
-    step.generated = phase("generation", side.generate, state)
-    step.scored = phase("scoring", side.score, state, step.generated)
-    step.rewards = phase("rewards", side.rewards, state, step.scored)
-    step.losses = phase("updates", side.update, state, step.scored, step.rewards)
+
+def run_step(side, state, memory: PeakMemory | None = None) -> Step:
+    """Generation, scoring, rewards, updates; nothing between the phases is timed."""
+    step = Step(memory)
+    step.generated = step.phase("generation", side.generate, state)
+    step.scored = step.phase("scoring", side.score, state, step.generated)
+    step.rewards = step.phase("rewards", side.rewards, state, step.scored)
+    step.losses = step.phase("updates", side.update, state, step.scored, step.rewards)
     return step
 
 
-@dataclass(frozen=True)
-class LoopStep:
-    """Losses of a step of the training loop, and costs of its halves: `rollout` and `update`."""
+def run_loop_step(trainer: OnPolicyTrainer) -> Step:
+    """The halves `rollout` and `update` of the step as `train` computes it; then the next is due.
 
-    losses: dict[str, float]
-    seconds: dict[str, float]
-    peak_mb: dict[str, float]
+    Logs and checkpoints are left out.
+    """
 
+    def collected():
+        rollout, rewards = trainer.collect_and_score()
+        return rollout, trainer.compute_advantages(rollout, rewards)[1]
 
-def run_loop_step(trainer: OnPolicyTrainer) -> LoopStep:
-    """The step as `train` computes it, without logs and checkpoints; then the next one is due."""
-    memory = PeakMemory()
-    memory.reset()
-    started = synchronized_time()
-    rollout, rewards = trainer.collect_and_score()
-    _, advantages = trainer.compute_advantages(rollout, rewards)
-    rollout_seconds = synchronized_time() - started
-    rollout_mb = memory.peak_mb()
-    memory.reset()
-    started = synchronized_time()
-    losses = trainer.update(rollout, advantages)
-    update_seconds = synchronized_time() - started
+    step = Step(PeakMemory())
+    rollout_and_advantages = step.phase("rollout", collected)
+    step.losses = step.phase("update", trainer.update, *rollout_and_advantages)
     trainer.step += 1
-    return LoopStep(
-        losses,
-        {"rollout": rollout_seconds, "update": update_seconds},
-        {"rollout": rollout_mb, "update": memory.peak_mb()},
-    )
+    return step
 
 
 class Weights:

@@ -23,7 +23,6 @@ from dataclasses import dataclass
 
 import torch
 from peft.tuners.lora import LoraLayer
-from pydantic import Field
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
@@ -34,11 +33,8 @@ from transformers import (
     T5Config,
 )
 
-from benchmarks.harness import replace_part, table
-from fgrlhf.base.program import run_main
-from fgrlhf.cli.command_line import settings_from
+from benchmarks.harness import ResultSettings, start, table
 from fgrlhf.configs.sections import LoRAConfig
-from fgrlhf.configs.strict import StrictModel
 from fgrlhf.models.lora import add_adapters
 from fgrlhf.models.quantized import keeps_floats
 
@@ -153,12 +149,8 @@ def per_gpu(weights: Weights, static: Callable[[Weights], int], gpus: int) -> fl
     return static(weights) / gpus + in_bf16(weights, static, gpus)
 
 
-class MemorySettings(StrictModel):
+class MemorySettings(ResultSettings):
     """Options of the program."""
-
-    results: str | None = Field(
-        None, description="a document whose `memory` part is replaced by the table"
-    )
 
 
 def memory_table() -> str:
@@ -176,12 +168,8 @@ def memory_table() -> str:
 
 
 def run(settings: MemorySettings) -> None:
-    """Print the table, and insert it if asked to."""
-    text = memory_table()
-    print(text, flush=True)
-    if settings.results:
-        replace_part(settings.results, "memory", text)
+    settings.publish("memory", memory_table())
 
 
 if __name__ == "__main__":
-    run_main(lambda: run(settings_from(MemorySettings)))
+    start(run, MemorySettings)

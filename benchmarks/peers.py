@@ -22,7 +22,6 @@ import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +30,9 @@ import torch
 from pydantic import Field, PositiveInt
 
 from benchmarks import harness
-from benchmarks.harness import MB, alternate, by_phase, in_processes
+from benchmarks.harness import MB, alternate, by_phase, in_processes, start
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_json, write_text
-from fgrlhf.base.program import run_main
-from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import StrictModel
 
 # row -> function that returns its `PeerComparison`, imported when the row is run
@@ -177,17 +174,17 @@ def compare(
     """Measure one row. `step` and `cpu` have the seconds of a unit; `baseline` is the peer."""
     require(comparison.package)
     print(f"{comparison.name}: {comparison.what}", flush=True)
+    ours, peer = comparison.ours, comparison.peer
     with tempfile.TemporaryDirectory() as folder:
         work = comparison.prepare(Path(folder))
         facts = comparison.check(work)
-        choices, tried = {side: comparison.side(side).choices[0] for side in SIDES}, {}
+        choices, tried = {"ours": ours.choices[0], "peer": peer.choices[0]}, {}
         if tune:
             choices, tried = fastest(comparison, work)
-
-        def timed(side: str) -> dict[str, float]:
-            return comparison.side(side).run(work, choices[side]).of_a_unit
-
-        sides = {"ours": partial(timed, "ours"), "baseline": partial(timed, "peer")}
+        sides = {
+            "ours": lambda: ours.run(work, choices["ours"]).of_a_unit,
+            "baseline": lambda: peer.run(work, choices["peer"]).of_a_unit,
+        }
         measured = alternate(sides, rounds)
     return {
         "what": comparison.what,
@@ -246,4 +243,4 @@ def run(settings: PeersSettings) -> None:
 
 
 if __name__ == "__main__":
-    run_main(lambda: run(settings_from(PeersSettings)))
+    start(run, PeersSettings)

@@ -13,8 +13,7 @@ from pathlib import Path
 import torch
 from pydantic import Field, PositiveInt
 
-from fgrlhf.base.program import run_main
-from fgrlhf.cli.command_line import settings_from
+from benchmarks.harness import start
 from fgrlhf.configs.sections import Sampling
 from fgrlhf.configs.strict import StrictModel
 from fgrlhf.data.formats import read_prompts
@@ -57,8 +56,7 @@ def differences(
     }
 
 
-def main(argv: list[str] | None = None) -> None:
-    settings = settings_from(Settings, argv, "python -m benchmarks.precision")
+def run(settings: Settings) -> None:
     torch.set_num_threads(1)
     use_kernels("auto")
     policy = load_policy(settings.ckpt, max_input_len=settings.max_input_len).eval()
@@ -69,4 +67,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    run_main(main)
+    start(run, Settings)

@@ -4,7 +4,8 @@
 
 One axis varies at a time: prompts of a step, tokens of a prompt, tokens of an answer. Every point
 is a PPO step of two processes on a CPU. The memory is the largest resident set of a process,
-without that after its imports. Writes `ranks.json`.
+without that after its imports. Writes
+`ranks.json` and `ranks.md`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,16 +17,21 @@ import torch
 from pydantic import Field, PositiveInt
 
 from benchmarks import ours
-from benchmarks.harness import PeakMemory, Progress, in_processes, number, replace_part, table
+from benchmarks.harness import (
+    PeakMemory,
+    Progress,
+    ResultSettings,
+    in_processes,
+    number,
+    start,
+    table,
+)
 from benchmarks.measure import run_loop_step, size_of
 from benchmarks.scaling import AXES as ALL_AXES
 from benchmarks.scaling import at
 from benchmarks.workload import RMDims, Size, T5Dims
 from fgrlhf.base.files import write_json
 from fgrlhf.base.processes import environments_of_group
-from fgrlhf.base.program import run_main
-from fgrlhf.cli.command_line import settings_from
-from fgrlhf.configs.strict import StrictModel
 
 RANKS = 2
 STRATEGIES = ("ddp", "fsdp2")
@@ -39,15 +45,11 @@ AXES: dict[str, tuple[str, tuple[int, ...]]] = {
 RETURN_AT_ONCE = {"MALLOC_MMAP_THRESHOLD_": "65536"}
 
 
-class RanksSettings(StrictModel):
+class RanksSettings(ResultSettings):
     """Options of the program."""
 
     points: PositiveInt | None = Field(
         None, description="number of points per axis, from the smallest; null: all"
-    )
-    output_dir: str = "outputs"
-    results: str | None = Field(
-        None, description="a document whose `ranks` part is replaced by the table"
     )
 
 
@@ -122,10 +124,8 @@ def run(settings: RanksSettings) -> None:
                 text = ", ".join(f"{name} {peak:.0f} MB" for name, peak in peaks.items())
                 say(f"{axis} {value:,}, {strategy}: {text}")
         write_json(Path(settings.output_dir) / "ranks.json", results)
-    print(f"\n{memory_table(results)}\n", flush=True)
-    if settings.results:
-        replace_part(settings.results, "ranks", document(results))
+    settings.publish("ranks", document(results))
 
 
 if __name__ == "__main__":
-    run_main(lambda: run(settings_from(RanksSettings)))
+    start(run, RanksSettings)

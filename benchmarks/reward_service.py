@@ -23,7 +23,7 @@ import socket
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
@@ -33,9 +33,8 @@ import uvicorn
 from pydantic import Field, PositiveInt
 
 from benchmarks import ours, workload
+from benchmarks.harness import start
 from fgrlhf.base.background import Background
-from fgrlhf.base.program import run_main
-from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import StrictModel
 from fgrlhf.ppo import PPOTrainer
 from fgrlhf.reward import AspectReward, CombinedReward
@@ -180,13 +179,10 @@ def lines_of(steps: dict[str, list[Step]]) -> list[str]:
     return lines
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    settings = settings_from(
-        RewardServiceSettings, argv, "usage: python -m benchmarks.reward_service ..."
-    )
+def run(settings: RewardServiceSettings) -> None:
     for line in lines_of(measure(settings)):
         print(line, flush=True)
 
 
 if __name__ == "__main__":
-    run_main(main)
+    start(run, RewardServiceSettings)

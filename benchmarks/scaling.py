@@ -15,14 +15,11 @@ from pathlib import Path
 
 from pydantic import Field, PositiveInt
 
-from benchmarks.harness import Progress, number, replace_part, table, with_total
+from benchmarks.harness import Progress, ResultSettings, number, start, table, with_total
 from benchmarks.measure import PHASES, measured
 from benchmarks.workload import RMDims, Size, T5Dims
 from fgrlhf.base.errors import UserError
-from fgrlhf.base.files import write_json, write_text
-from fgrlhf.base.program import run_main
-from fgrlhf.cli.command_line import settings_from
-from fgrlhf.configs.strict import StrictModel
+from fgrlhf.base.files import write_json
 
 
 def _t5(width: int) -> T5Dims:
@@ -66,7 +63,7 @@ AXES: dict[str, tuple[str, tuple[int, ...]]] = {
 FITTED = 3  # points at the end of an axis; fixed cost dominates small ones
 
 
-class ScalingSettings(StrictModel):
+class ScalingSettings(ResultSettings):
     """Settings of `python -m benchmarks.scaling`."""
 
     axes: str = Field("all", description=f"comma-separated names out of {', '.join(AXES)}")
@@ -75,10 +72,6 @@ class ScalingSettings(StrictModel):
     )
     reps: PositiveInt = Field(3, description="steps per point; the first of several is not counted")
     threads: PositiveInt = Field(2, description="CPU threads")
-    output_dir: str = "outputs"
-    results: str | None = Field(
-        None, description="a document whose `scaling` part is replaced by the table"
-    )
 
     def chosen(self) -> list[str]:
         names = list(AXES) if self.axes == "all" else self.axes.split(",")
@@ -161,12 +154,9 @@ def run(settings: ScalingSettings) -> dict[str, list[dict[str, float]]]:
                 " above imports"
             )
         write_json(folder / "scaling.json", results)
-    write_text(folder / "scaling.md", document(results))
-    if settings.results:
-        replace_part(settings.results, "scaling", document(results))
-    print(f"\n{growth_table(results)}\n", flush=True)
+    settings.publish("scaling", document(results))
     return results
 
 
 if __name__ == "__main__":
-    run_main(lambda: run(settings_from(ScalingSettings)))
+    start(run, ScalingSettings)

@@ -18,10 +18,9 @@ from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from benchmarks.causal import SIZE, prepare
+from benchmarks.harness import start
 from benchmarks.peer_grpo import Size
 from fgrlhf.base.files import write_json
-from fgrlhf.base.program import run_main
-from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import StrictModel
 from fgrlhf.policy import Policy, load_policy
 
@@ -82,8 +81,7 @@ def measure(size: Size, top_layers: int | None, repetitions: int) -> dict:
     }
 
 
-def main(argv: list[str] | None = None) -> None:
-    settings = settings_from(Settings, argv, "python -m benchmarks.update")
+def run(settings: Settings) -> None:
     torch.set_num_threads(1)
     result = measure(settings.size, settings.top_layers, settings.repetitions)
     write_json(settings.output, result)
@@ -91,4 +89,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    run_main(main)
+    start(run, Settings)

@@ -13,6 +13,7 @@ import pytest
 from benchmarks import peer_dpo, peer_grpo, peer_reward_trainer, peers
 from benchmarks.peers import Measured, PeerComparison, Side
 from fgrlhf.base.errors import UserError
+from fgrlhf.base.program import run_main
 
 MODEL = {"vocab": 400, "width": 32, "layers": 2, "heads": 2, "steps": 3}
 LENGTHS = {"prompt_words": (10, 30), "answer_words": (4, 8)}
@@ -107,7 +108,7 @@ def test_memory_is_that_of_one_side(monkeypatch):
 def test_a_missing_package_is_one_line_with_the_way_out(monkeypatch, capsys):
     monkeypatch.setattr(peers, "row", lambda name: toy([], package="no_such_peer"))
     with pytest.raises(SystemExit) as stopped:
-        peers.run_main(lambda: peers.run(peers.PeersSettings(rows=["toy"])))
+        run_main(lambda: peers.run(peers.PeersSettings(rows=["toy"])))
     message = capsys.readouterr().err
     assert stopped.value.code == 2 and message.count("\n") == 1
     assert message.startswith("error: no_such_peer is not installed") and peers.INSTALL in message
