@@ -21,7 +21,6 @@ from page_helpers import (
 )
 
 from fgrlhf.base.errors import UserError
-from fgrlhf.base.files import write_json
 from fgrlhf.words import is_inner_boundary
 from interface_html.rules import annotation_problems
 from interface_html.schema import ASSIGNMENT, PAGE_KEYS, load_schema
@@ -233,16 +232,24 @@ def test_keys_and_what_a_screen_reader_hears(chromium, tmp_path):
         assert tab.evaluate(heard) == "“cat”, word 2 of 15, marked: error 1 (Irrelevant)"
 
 
-def test_no_badge_is_a_key_of_the_page(tmp_path):
+def schema_tree() -> dict:
     text = (QA.folder / "schema.js").read_text(encoding="utf-8")
-    tree = json.loads(text.partition(ASSIGNMENT)[2].strip().removesuffix(";"))
+    return json.loads(text.partition(ASSIGNMENT)[2].strip().removesuffix(";"))
+
+
+def schema_of(folder, tree):
+    path = folder / "schema.js"
+    path.write_text(f"{ASSIGNMENT} {json.dumps(tree)};", encoding="utf-8")
+    return load_schema(path)
+
+
+def test_no_badge_is_a_key_of_the_page(tmp_path):
+    tree = schema_tree()
     assert set(PAGE_KEYS) >= set("CENP")
     for letter in PAGE_KEYS:
         tree["errors"][0]["letter"] = letter
-        path = tmp_path / "schema.js"
-        path.write_text(f"{ASSIGNMENT} {json.dumps(tree)};", encoding="utf-8")
         with pytest.raises(UserError, match=f"has the letter '{letter}', which is a key"):
-            load_schema(path)
+            schema_of(tmp_path, tree)
 
 
 # ---- evidence ------------------------------------------------------------------------------------
@@ -638,11 +645,7 @@ def test_each_kind_of_question_answering_has_a_right_and_a_nearly_right_example(
 
 
 def test_a_file_without_examples_is_a_schema(tmp_path):
-    text = (QA.folder / "schema.js").read_text(encoding="utf-8")
-    tree = json.loads(text.partition(ASSIGNMENT)[2].strip().removesuffix(";"))
+    tree = schema_tree()
     for kind in [*tree["errors"], *tree["missing"]]:
         del kind["examples"]
-    write_json(tmp_path / "tree.json", tree)
-    path = tmp_path / "schema.js"
-    path.write_text(f"{ASSIGNMENT} {(tmp_path / 'tree.json').read_text()};", encoding="utf-8")
-    assert load_schema(path).errors[0].examples == ()
+    assert schema_of(tmp_path, tree).errors[0].examples == ()

@@ -93,20 +93,15 @@ def test_a_template_must_leave_tokens_for_the_prompt():
         "{{ 1 / 0 }}",
         "{% include '/etc/passwd' %}",
         "{% for i in range(10**12) %}{% endfor %}",
+        12,
     ],
 )
 def test_a_template_that_fails_is_a_user_error(template):
     tokenizer = tiny.chat_tokenizer()
     tokenizer.chat_template = template
     message = "chat template of the policy's tokenizer fails .*chat_template=false"
+    if template == 12:
+        message = "chat template is 12, not a text"
     with pytest.raises(UserError, match=message):
-        load_chat_template(tokenizer, None, 64)
-    assert load_chat_template(tokenizer, False, 64) is None
-
-
-def test_a_template_that_is_no_text_is_a_user_error():
-    tokenizer = tiny.chat_tokenizer()
-    tokenizer.chat_template = 12
-    with pytest.raises(UserError, match="chat template is 12, not a text"):
         load_chat_template(tokenizer, None, 64)
     assert load_chat_template(tokenizer, False, 64) is None

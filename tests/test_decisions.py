@@ -95,25 +95,19 @@ def test_a_decision_about_earlier_judgements_is_named(study, capsys, change, wor
     assert f"{words}\nstale=drop: the majority counts there" in capsys.readouterr().out
 
 
-def test_an_unchanged_submission_leaves_the_decision(study):
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_a_judgement_that_is_as_it_was_leaves_the_decision(study, is_changed):
+    """One that was given back after a change, and one that was never changed."""
     path = decided(study, DECISION)
     database = Database(study / "f.sqlite", "qa_feedback", per_item=2, clock=Clock())
     [number] = [n for n, item, _ in database.own_assignments("anna", "annotation") if item == "1"]
     given = database.assignment(number, "anna")
     assert given.submitted is not None
-    assert not database.submit(given, "same", given.submitted, Receipt(1, "1"), seen=1)
-    database.close()
-    assert exported(study, adjudicated=path)["1"] == (["Incoherent"], "adjudicated")
-
-
-def test_a_judgement_that_was_given_back_leaves_the_decision(study):
-    path = decided(study, DECISION)
-    database = Database(study / "f.sqlite", "qa_feedback", per_item=2, clock=Clock())
-    [number] = [n for n, item, _ in database.own_assignments("anna", "annotation") if item == "1"]
-    given = database.assignment(number, "anna")
-    again(database)
-    assert given.submitted is not None
-    assert database.submit(given, "back", given.submitted, Receipt(1, "1"), seen=2)
+    if is_changed:
+        again(database)
+    seen = 2 if is_changed else 1
+    is_new = database.submit(given, "back", given.submitted, Receipt(1, "1"), seen=seen)
+    assert bool(is_new) == is_changed
     database.close()
     assert exported(study, adjudicated=path)["1"] == (["Incoherent"], "adjudicated")
 

@@ -23,11 +23,6 @@ def test_the_direction_is_that_of_the_metric_and_not_of_the_baseline():
     assert efficiency(better, worse, higher_is_better=False).episodes is None
 
 
-def test_equal_curves_reach_it_at_the_end():
-    same = [curve(0.1, 0.2, 0.3)]
-    assert efficiency(same, same).episodes == 200.0
-
-
 def test_the_mean_over_seeds_reaches_the_level():
     slow = [curve(0.0, 0.1, 0.2, 0.4), curve(0.0, 0.3, 0.4, 0.6)]  # the mean ends at .5
     fast = [curve(0.0, 0.6, 0.8, 0.9), curve(0.0, 0.2, 0.6, 0.9)]  # means 0, .4, .7, .9

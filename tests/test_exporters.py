@@ -58,16 +58,6 @@ def held_by_label_studio(judged):
     return replace(judged, prompt=prompt, judgements=tuple(judgements))
 
 
-def test_label_studio_and_back(tmp_path_factory):
-    @given(judged_responses().map(named).map(held_by_label_studio))
-    def check(judged):
-        item, losses = again(tmp_path_factory, "label_studio", judged)
-        assert sorted_judgements(item) == sorted_judgements(judged)
-        assert not losses
-
-    check()
-
-
 def test_a_task_of_label_studio():
     marks = (
         Judgement("fluency", "bad", 2, 3, "minor", annotator="ann", reason="why"),
@@ -106,10 +96,17 @@ def held_by_argilla(draw):
     return JudgedResponse(draw(PLAIN_PROMPTS), response, tuple(judgements), draw(st.none() | TEXTS))
 
 
-def test_argilla_and_back(tmp_path_factory):
-    @given(held_by_argilla().map(named))
+HELD = {
+    "label_studio": judged_responses().map(named).map(held_by_label_studio),
+    "argilla": held_by_argilla().map(named),
+}
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_a_tool_and_back(tmp_path_factory, name):
+    @given(HELD[name])
     def check(judged):
-        item, losses = again(tmp_path_factory, "argilla", judged)
+        item, losses = again(tmp_path_factory, name, judged)
         assert sorted_judgements(item) == sorted_judgements(judged)
         assert not losses
 

@@ -462,9 +462,17 @@ def written(tokenizer, prompt: Prompt, answer: str) -> list[int]:
     return tokenizer.apply_chat_template(talk, return_dict=True)["input_ids"]
 
 
-@pytest.mark.parametrize("template", [TEMPLATE, None])
-def test_a_reward_model_of_another_program_reads_what_it_was_trained_on(template, tmp_path, capsys):
+@pytest.mark.parametrize(
+    "template, padding", [(TEMPLATE, None), (None, None), (TEMPLATE, "<turn_end>")]
+)
+def test_a_reward_model_of_another_program_reads_what_it_was_trained_on(
+    template, padding, tmp_path, capsys
+):
+    """The padding token of the config counts: before it, models read their score."""
     model, tokenizer = foreign_reward_model(tmp_path, template)
+    if padding is not None:
+        model.config.pad_token_id = tokenizer.convert_tokens_to_ids(padding)
+        model.save_pretrained(tmp_path / "rm")
     with torch.no_grad():
         expected = [
             model(torch.tensor([written(tokenizer, prompt, answer)])).logits.item()
@@ -473,26 +481,9 @@ def test_a_reward_model_of_another_program_reads_what_it_was_trained_on(template
     scorer = load_reward_model(tmp_path / "rm", text_prefix, mean=0.0, std=1.0)
     assert scorer.score(PROMPTS, ANSWERS).tolist() == pytest.approx(expected, abs=1e-4)
     assert "the first text that" in capsys.readouterr().err
-    config = ClassifierScorer(
-        ckpt=str(tmp_path / "rm"), label="LABEL_0", score="log_odds", with_prompt=True
-    )
-    scores = LabelScorer.load(config, "cpu", "fp32").score(PROMPTS, ANSWERS)
-    assert scores == pytest.approx(expected, abs=1e-4)
-
-
-def test_the_padding_token_is_that_of_the_config(tmp_path):
-    """Models that end a turn with it read their score at the token before."""
-    model, tokenizer = foreign_reward_model(tmp_path, TEMPLATE)
-    model.config.pad_token_id = tokenizer.convert_tokens_to_ids("<turn_end>")
-    model.save_pretrained(tmp_path / "rm")
-    with torch.no_grad():
-        expected = [
-            model(torch.tensor([written(tokenizer, prompt, answer)])).logits.item()
-            for prompt, answer in zip(PROMPTS, ANSWERS)
-        ]
-    scorer = load_reward_model(tmp_path / "rm", text_prefix, mean=0.0, std=1.0)
-    assert scorer.score(PROMPTS, ANSWERS).tolist() == pytest.approx(expected, abs=1e-4)
     config = ClassifierScorer(ckpt=str(tmp_path / "rm"), label="LABEL_0", score="log_odds")
+    if padding is None:
+        config = config.model_copy(update={"with_prompt": True})
     scores = LabelScorer.load(config, "cpu", "fp32").score(PROMPTS, ANSWERS)
     assert scores == pytest.approx(expected, abs=1e-4)
 

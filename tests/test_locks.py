@@ -32,21 +32,14 @@ def arguments(stage) -> list:
 @pytest.mark.parametrize(
     "stage", [run_sft, run_fg_rm, run_pref_rm, rl, dpo], ids=lambda stage: stage.__name__
 )
-def test_a_folder_that_is_held_is_refused_first(stage, tmp_path, monkeypatch):
+def test_a_folder_that_is_held_or_cannot_be_written_is_refused_first(stage, tmp_path, monkeypatch):
     config = Section(logging=Section(save_dir=str(tmp_path / "run")))
     monkeypatch.setattr(parser_of(stage), "parse_cli", lambda *_, **__: config)
     with hold(tmp_path / "run"):
         with pytest.raises(UserError, match="another process works in"):
             stage.main(*arguments(stage))
         assert [path.name for path in (tmp_path / "run").iterdir()] == [".lock"]
-
-
-@pytest.mark.parametrize(
-    "stage", [run_sft, run_fg_rm, run_pref_rm, rl, dpo], ids=lambda stage: stage.__name__
-)
-def test_a_folder_that_cannot_be_written_is_refused_first(stage, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
-    config = Section(logging=Section(save_dir=str(tmp_path / "file" / "run")))
-    monkeypatch.setattr(parser_of(stage), "parse_cli", lambda *_, **__: config)
+    config.logging.save_dir = str(tmp_path / "file" / "run")
     with pytest.raises(UserError, match="in the place of a folder"):
         stage.main(*arguments(stage))

@@ -131,22 +131,12 @@ def test_sft_refuses_the_folder_of_its_model_or_of_another(world):
         assert contents(world / name) == before
 
 
-def test_rl_refuses_the_folder_of_its_model(tmp_path):
-    before = contents(make_model(tmp_path / "sft"))
+def test_rl_refuses_the_folder_of_its_model_and_a_random_model_replaces_no_other(tmp_path):
+    folder = tmp_path / "sft"
+    before = contents(make_model(folder))
+    model = [f"model.ckpt={folder}", f"logging.save_dir={folder}"]
     with pytest.raises(UserError, match="is an input of this run"):
-        rl.main(
-            [
-                "numbers",
-                "tasks/numbers/mini_rl_config.yml",
-                f"model.ckpt={tmp_path}/sft",
-                f"logging.save_dir={tmp_path}/sft",
-            ]
-        )
-    assert contents(tmp_path / "sft") == before
-
-
-def test_a_random_model_replaces_no_other(tmp_path):
-    before = contents(make_model(tmp_path / "pretrained"))
+        rl.main(["numbers", "tasks/numbers/mini_rl_config.yml", *model])
     with pytest.raises(UserError, match="set another output_dir"):
-        tiny_model.main(["tasks.numbers", f"output_dir={tmp_path}/pretrained"])
-    assert contents(tmp_path / "pretrained") == before
+        tiny_model.main(["tasks.numbers", f"output_dir={folder}"])
+    assert contents(folder) == before

@@ -2,6 +2,8 @@
 
 import io
 
+import pytest
+
 from fgrlhf.pipeline import progress
 from fgrlhf.pipeline.progress import Progress, StageProgress, progress_line
 
@@ -11,8 +13,9 @@ class Terminal(io.StringIO):
         return True
 
 
-def watched(out, log, monkeypatch) -> Progress:
+def watched(out, log, text, monkeypatch) -> Progress:
     """A pipeline that has just started, a second after its last look at a stage."""
+    log.write_bytes(text)
     monkeypatch.setattr(progress, "PULSE", 0.0)
     shown = Progress(out)
     shown._sampled -= 1.0
@@ -20,28 +23,17 @@ def watched(out, log, monkeypatch) -> Progress:
     return shown
 
 
-def test_a_line_per_stage_without_a_terminal(tmp_path, monkeypatch):
-    log = tmp_path / "sft.log"
-    log.write_bytes(b"old\n 10%\r 20%")
+@pytest.mark.parametrize("text, last", [(b"old\n 10%\r 20%", "20%"), (b"\n", "(no output yet)")])
+def test_a_line_per_stage_without_a_terminal(tmp_path, monkeypatch, text, last):
     out = io.StringIO()
-    shown = watched(out, log, monkeypatch)
-    assert out.getvalue() == "[ 0:00]   sft  1:05 20%\n[ 0:00]   waits  0:00 (in the queue)\n"
+    shown = watched(out, tmp_path / "sft.log", text, monkeypatch)
+    assert out.getvalue() == f"[ 0:00]   sft  1:05 {last}\n[ 0:00]   waits  0:00 (in the queue)\n"
     assert shown.peak_mb > 0
 
 
-def test_a_stage_that_has_printed_nothing(tmp_path, monkeypatch):
-    log = tmp_path / "sft.log"
-    log.write_bytes(b"\n")
-    out = io.StringIO()
-    watched(out, log, monkeypatch)
-    assert out.getvalue().startswith("[ 0:00]   sft  1:05 (no output yet)\n")
-
-
 def test_one_line_on_a_terminal(tmp_path, monkeypatch):
-    log = tmp_path / "sft.log"
-    log.write_bytes(b"10%")
     out = Terminal()
-    shown = watched(out, log, monkeypatch)
+    shown = watched(out, tmp_path / "sft.log", b"10%", monkeypatch)
     line = "[ 0:00] sft  1:05 10% | waits  0:00 (in the queue)"
     assert out.getvalue() == line
     shown.say("sft: done")  # in its place

@@ -238,15 +238,16 @@ def test_a_source_that_does_not_exist(tmp_path):
         prompt_files(SET, str(tmp_path / "gone"))
 
 
-def test_a_damaged_csv_file(tmp_path):
-    (tmp_path / "rows.csv").write_text("a,b\n1\n")
-    with pytest.raises(UserError, match="rows.csv is not a readable CSV file"):
-        prompt_files(SET, str(tmp_path / "rows.csv"))
-
-
-def test_columns_of_the_same_name_are_refused(tmp_path):
-    (tmp_path / "rows.csv").write_text("prompt,n,prompt\na,1,b\n")
-    with pytest.raises(UserError, match="rows.csv: several columns are named `prompt`: rename"):
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("a,b\n1\n", "rows.csv is not a readable CSV file"),
+        ("prompt,n,prompt\na,1,b\n", "rows.csv: several columns are named `prompt`: rename"),
+    ],
+)
+def test_a_csv_file_that_is_no_table(tmp_path, text, message):
+    (tmp_path / "rows.csv").write_text(text)
+    with pytest.raises(UserError, match=message):
         prompt_files(SET, str(tmp_path / "rows.csv"))
 
 

@@ -4,6 +4,7 @@ A CPU cannot record. `Graph` does here what a CUDA graph does: it computes the s
 again, on the same memory. `on_gpu.py` has tests of true recordings.
 """
 
+import contextlib
 import copy
 from unittest import mock
 
@@ -157,6 +158,15 @@ def test_a_step_without_waiting_is_recorded_once(graphs):
     assert graph.replays == 3
 
 
+@contextlib.contextmanager
+def pretended_graph(**graph):
+    """CUDA's parts of a recording as mocks."""
+    with contextlib.ExitStack() as stack:
+        for name in ("CUDAGraph", "device", "Stream"):
+            stack.enter_context(mock.patch.object(torch.cuda, name))
+        yield stack.enter_context(mock.patch.object(torch.cuda, "graph", **graph))
+
+
 @pytest.mark.parametrize("stage", ["while recording", "at the end too"])
 def test_a_refused_recording_names_the_reason_and_the_way_out(stage):
     class Refusing:
@@ -170,26 +180,14 @@ def test_a_refused_recording_names_the_reason_and_the_way_out(stage):
     def run() -> None:
         raise RuntimeError("no such thing\nlines")
 
-    with (
-        mock.patch.object(torch.cuda, "CUDAGraph"),
-        mock.patch.object(torch.cuda, "device"),
-        mock.patch.object(torch.cuda, "Stream"),
-        mock.patch.object(torch.cuda, "graph", return_value=Refusing()),
-        pytest.raises(
-            UserError, match=r"CUDA graph \(no such thing\): set .* FGRLHF_KERNELS to off"
-        ),
-    ):
+    message = r"CUDA graph \(no such thing\): set .* FGRLHF_KERNELS to off"
+    with pretended_graph(return_value=Refusing()), pytest.raises(UserError, match=message):
         capture(run, torch.device("cuda", 0))
 
 
 def test_a_full_gpu_is_reported_as_such():
-    with (
-        mock.patch.object(torch.cuda, "CUDAGraph"),
-        mock.patch.object(torch.cuda, "device"),
-        mock.patch.object(torch.cuda, "Stream"),
-        mock.patch.object(torch.cuda, "graph", side_effect=torch.OutOfMemoryError("full")),
-        pytest.raises(torch.OutOfMemoryError, match="full"),
-    ):
+    full = torch.OutOfMemoryError("full")
+    with pretended_graph(side_effect=full), pytest.raises(torch.OutOfMemoryError, match="full"):
         capture(lambda: None, torch.device("cuda", 0))
 
 

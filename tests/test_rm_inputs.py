@@ -20,6 +20,7 @@ from tasks.qa_feedback.feedback import rm_prefix_of_words
 QUESTION = "question: the cat"
 PASSAGES = "context: wikipage: one text: a dog sees the bird wikipage: two text: red"
 SEGMENTS = (("the", "red", "cat"), ("a", "dog"))
+ANSWER = "answer: </s> the red cat </s> a dog"
 
 
 def tokenizer_with_specials(kind: str):
@@ -95,50 +96,31 @@ def read(shape, max_length, kind="segment", passages=PASSAGES):
     )[0]
 
 
-def test_an_encoder_loses_the_end_of_the_passages():
-    # 3 words of the question, 13 of passages, `answer:`, 7 of the response with its marks: 24
-    whole = read("encoder", 24)
-    assert (whole.positions, whole.cut_context) == ((17, 21), 0)
-    cut = read("encoder", 16)
-    assert (
-        words_of(cut.input_ids)
-        == "question: the cat context: wikipage: one text: a answer: </s> the red cat </s> a dog"
-    )
-    assert (cut.positions, cut.cut_context, cut.cut_response) == ((9, 13), 8, 0)
-    # no room for passages: the response's end is cut, and finally the question's
-    cut = read("encoder", 9)
-    assert words_of(cut.input_ids) == "question: the cat answer: </s> the red cat </s>"
-    assert (cut.positions, cut.cut_response, cut.unread_segments) == ((4, None), 2, 1)
-    cut = read("encoder", 2)
-    assert words_of(cut.input_ids) == "question: the" and cut.positions == (None, None)
-    assert (cut.cut_context, cut.cut_response, cut.cut_core) == (13, 7, 2)
-
-
-def test_a_decoder_only_input_loses_the_end_of_the_passages():
-    # 3 words of the question, 13 of passages, 5 of the response: 21
-    whole = read("causal", 21)
-    assert (whole.positions, whole.cut_context) == ((18, 20), 0)
-    cut = read("causal", 11)
-    assert words_of(cut.input_ids) == "question: the cat context: wikipage: one the red cat a dog"
-    assert (cut.positions, cut.cut_context, cut.cut_response) == ((8, 10), 10, 0)
-    cut = read("causal", 7)
-    assert words_of(cut.input_ids) == "question: the cat the red cat a"
-    assert (cut.positions, cut.cut_response, cut.unread_segments) == ((5, None), 1, 1)
-    cut = read("causal", 2)
-    assert words_of(cut.input_ids) == "question: the" and cut.positions == (None, None)
-    assert (cut.cut_response, cut.cut_core) == (5, 1)
-
-
-def test_an_encoder_decoder_loses_the_end_of_the_passages():
-    cut = read("seq2seq", 6)
-    assert words_of(cut.input_ids) == "question: the cat context: wikipage: one"
-    assert words_of(cut.decoder_input_ids) == "<pad> the red cat a dog"
-    assert (cut.positions, cut.cut_context, cut.cut_response) == ((3, 5), 10, 0)
-    cut = read("seq2seq", 5)
-    assert words_of(cut.decoder_input_ids) == "<pad> the red cat a"
-    assert (cut.positions, cut.cut_response, cut.unread_segments) == ((3, None), 1, 1)
-    cut = read("seq2seq", 2)
-    assert words_of(cut.input_ids) == "question: the" and (cut.cut_context, cut.cut_core) == (13, 1)
+@pytest.mark.parametrize(
+    "shape, max_length, words, positions, cut",  # words of passages, response and question
+    [
+        # 3 words of the question, 13 of passages, `answer:`, 7 of the response with its marks: 24
+        ("encoder", 24, f"{QUESTION} {PASSAGES} {ANSWER}", (17, 21), (0, 0, 0)),
+        ("encoder", 16, f"{QUESTION} {PASSAGES[:30]} {ANSWER}", (9, 13), (8, 0, 0)),
+        # no room for passages: the response's end is cut, and finally the question's
+        ("encoder", 9, f"{QUESTION} {ANSWER[:-6]}", (4, None), (13, 2, 0)),
+        ("encoder", 2, "question: the", (None, None), (13, 7, 2)),
+        # 3 words of the question, 13 of passages, 5 of the response: 21
+        ("causal", 21, f"{QUESTION} {PASSAGES} the red cat a dog", (18, 20), (0, 0, 0)),
+        ("causal", 11, f"{QUESTION} {PASSAGES[:22]} the red cat a dog", (8, 10), (10, 0, 0)),
+        ("causal", 7, f"{QUESTION} the red cat a", (5, None), (13, 1, 0)),
+        ("causal", 2, "question: the", (None, None), (13, 5, 1)),
+        ("seq2seq", 6, f"{QUESTION} {PASSAGES[:22]}|<pad> the red cat a dog", (3, 5), (10, 0, 0)),
+        ("seq2seq", 5, f"{QUESTION} {PASSAGES[:18]}|<pad> the red cat a", (3, None), (11, 1, 0)),
+        ("seq2seq", 2, "question: the|<pad> the", (None, None), (13, 4, 1)),
+    ],
+)
+def test_a_long_input_loses_the_end_of_the_passages_first(shape, max_length, words, positions, cut):
+    found = read(shape, max_length)
+    both = [ids for ids in (found.input_ids, found.decoder_input_ids) if ids]
+    assert "|".join(map(words_of, both)) == words and found.positions == positions
+    assert (found.cut_context, found.cut_response, found.cut_core) == cut
+    assert found.unread_segments == positions.count(None)
 
 
 @pytest.mark.parametrize("shape", rm.SHAPES)

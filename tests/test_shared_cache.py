@@ -127,16 +127,12 @@ def test_prompts_read_without_their_padding_have_the_same_states(kind, monkeypat
         torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("kind", COPYING)
-def test_models_that_derive_their_own_mask_keep_the_cache_of_transformers(kind):
+@pytest.mark.parametrize("kind", [*COPYING, "gpt2"])
+def test_models_that_derive_their_own_mask_keep_the_cache_of_transformers(kind, monkeypatch):
+    """And all models without kernels."""
+    if kind == "gpt2":
+        monkeypatch.setenv("FGRLHF_KERNELS", "off")
     policy = tiny.policy(kind)
-    assert not shares_cache(policy.model)
-    assert isinstance(policy._steps(*policy.encode(TEXTS), K, T), CausalSteps)
-
-
-def test_kernels_off_keeps_the_cache_of_transformers(monkeypatch):
-    monkeypatch.setenv("FGRLHF_KERNELS", "off")
-    policy = tiny.gpt2()
     assert not shares_cache(policy.model)
     assert isinstance(policy._steps(*policy.encode(TEXTS), K, T), CausalSteps)
 

@@ -15,18 +15,16 @@ from reward_modeling.step_files import share_cut_at_error, step_tags, tagged_sol
 TASK = Task(name="any")
 
 
-def test_steps_after_the_first_error_are_not_judged():
-    judged = solution(
-        step("a", score=1.0), step("b", score=0.0), step("c", score=0.0), step("d", score=1.0)
-    )
-    assert step_tags(judged, 0.0, ()) == ["O", "ERROR", "Ignore", "Ignore"]
-
-
 @pytest.mark.parametrize(
-    "error_at_most, tags", [(-1.0, ["O", "O", "ERROR"]), (0.0, ["O", "ERROR", "Ignore"])]
+    "scores, error_at_most, tags",
+    [
+        ((1.0, 0.0, 0.0, 1.0), 0.0, ["O", "ERROR", "Ignore", "Ignore"]),
+        ((1.0, 0.0, -1.0), -1.0, ["O", "O", "ERROR"]),  # the ratings of PRM800K
+        ((1.0, 0.0, -1.0), 0.0, ["O", "ERROR", "Ignore"]),
+    ],
 )
-def test_ratings_of_prm800k(error_at_most, tags):
-    judged = solution(step("a", score=1.0), step("b", score=0.0), step("c", score=-1.0))
+def test_steps_after_the_first_error_are_not_judged(scores, error_at_most, tags):
+    judged = solution(*(step("a", score=score) for score in scores))
     assert step_tags(judged, error_at_most, ()) == tags
 
 
@@ -89,18 +87,21 @@ def test_solutions_that_end_at_their_error_are_named(tmp_path, capsys):
     assert "note: 67% of the solutions with a bad step end with it" in capsys.readouterr().out
 
 
-def test_a_file_without_steps_is_an_error(tmp_path):
-    write_jsonl(tmp_path / "steps.jsonl", [{"prompt": "nothing", "steps": []}])
-    with pytest.raises(UserError, match="has no judged step"):
-        command.main(
-            ["step_files", "numbers", f"source={tmp_path}/steps.jsonl", f"output={tmp_path}/a.json"]
-        )
-
-
-def test_the_judged_steps_are_never_replaced(tmp_path):
-    source = tmp_path / "steps.json"
-    write_jsonl(source, [{"prompt": "add", "steps": [{"text": "a", "score": 1}]}])
+@pytest.mark.parametrize(
+    "steps, output, message",
+    [
+        ([], "a.json", "has no judged step"),
+        (
+            [{"text": "a", "score": 1}],
+            "steps.jsonl",
+            "is the input, so it cannot be the output too",
+        ),
+    ],
+)
+def test_what_cannot_be_written_leaves_the_judged_steps(tmp_path, steps, output, message):
+    source = tmp_path / "steps.jsonl"
+    write_jsonl(source, [{"prompt": "add", "steps": steps}])
     before = source.read_bytes()
-    with pytest.raises(UserError, match="is the input, so it cannot be the output too"):
-        command.main(["step_files", "numbers", f"source={source}", f"output={source}"])
-    assert source.read_bytes() == before
+    with pytest.raises(UserError, match=message):
+        command.main(["step_files", "numbers", f"source={source}", f"output={tmp_path / output}"])
+    assert source.read_bytes() == before and list(tmp_path.iterdir()) == [source]
