@@ -70,7 +70,6 @@ def score(
       UserError: a model's log-probabilities or values are not finite.
     """
     policy = actor_critic.policy
-    critic = actor_critic.value
     repeated_prompts = tuple(prompt for prompt in prompts for _ in range(num_samples))
     texts, ends = decode(policy.tokenizer, response.ids_BT, response.mask_BT, policy.lead)
     if texts_known is not None:
@@ -81,27 +80,22 @@ def score(
     # what a policy reads: the critic has no use for the support
     given = batch if response.support_BTW is None else (*batch, response.support_BTW)
 
-    logprobs_BT = response.logprobs_BT
-    behaviour_logprobs_BT = None if response.of_policy else response.logprobs_BT
-    values_BT = values_BTA = None
     if _must_recompute(actor_critic, response):
         truncation = None
         if not response.of_policy and sampling is not None and sampling.is_truncated:
             truncation = sampling
         output = _policy_and_critic(actor_critic, given, num_samples, temperature, truncation)
-        logprobs_BT = output.logprobs_BT
-        values_BT, values_BTA = output.values_BT, output.values_BTA
-        if output.log_kept_mass_BT is not None:
-            behaviour_logprobs_BT = response.logprobs_BT + output.log_kept_mass_BT
-    elif critic is not None:
-        values = [critic(*part, policy_hidden_BTD=None) for part in parts(batch, num_samples)]
-        values_BT, values_BTA = map(_joined, zip(*values))
+    else:
+        output = PolicyOutput(response.logprobs_BT, **_values(actor_critic, batch, num_samples))
+    behaviour_logprobs_BT = None if response.of_policy else response.logprobs_BT
+    if output.log_kept_mass_BT is not None:
+        behaviour_logprobs_BT = response.logprobs_BT + output.log_kept_mass_BT
     ref_logprobs_BT = logprobs_of(reference, given, num_samples, temperature)
 
-    check_logprobs(logprobs_BT, "the policy's log-probabilities")
+    check_logprobs(output.logprobs_BT, "the policy's log-probabilities")
     check_logprobs(ref_logprobs_BT, "the reference's log-probabilities")
-    if values_BT is not None:
-        check_logprobs(values_BT, "the critic's values")
+    if output.values_BT is not None:
+        check_logprobs(output.values_BT, "the critic's values")
     group_G = torch.arange(len(prompts), device=prompt_ids_BP.device)
     return Rollout(
         prompts=repeated_prompts,
@@ -109,9 +103,9 @@ def score(
         prompt_mask_BP=prompt_mask_BP,
         response_ids_BT=response.ids_BT,
         response_mask_BT=response.mask_BT,
-        logprobs_BT=logprobs_BT,
+        logprobs_BT=output.logprobs_BT,
         ref_logprobs_BT=ref_logprobs_BT,
-        values_BT=values_BT,
+        values_BT=output.values_BT,
         texts=texts,
         char_ends=ends,
         group_B=group_G.repeat_interleave(num_samples),
@@ -119,7 +113,7 @@ def score(
         finished=finished_responses(response, policy.eos_ids),
         behaviour_logprobs_BT=behaviour_logprobs_BT,
         support_BTW=response.support_BTW,
-        values_BTA=values_BTA,
+        values_BTA=output.values_BTA,
     )
 
 
@@ -127,6 +121,18 @@ def _joined(parts: Sequence[Tensor | None]) -> Tensor | None:
     """The rows of all parts; None if the parts have none."""
     present = [part for part in parts if part is not None]
     return torch.cat(present) if present else None
+
+
+def _values(
+    actor_critic: ActorCritic, batch: Sequence[Tensor], num_samples: int
+) -> dict[str, Tensor | None]:
+    """The values of a critic with a network of its own; {} without a critic."""
+    critic = actor_critic.value
+    if critic is None:
+        return {}
+    values = [critic(*part, policy_hidden_BTD=None) for part in parts(batch, num_samples)]
+    values_BT, values_BTA = map(_joined, zip(*values))
+    return {"values_BT": values_BT, "values_BTA": values_BTA}
 
 
 def _must_recompute(actor_critic: ActorCritic, response: Response) -> bool:

@@ -4,7 +4,7 @@
 #           Only the flattened form (`to_list(flatten=True)`) has the status.
 # Seen:     argilla 2.8.0, 2026-11-29.
 # Here:     The importer reads the status of flattened records. Of others it notes those that may
-#           hold drafts (`argilla`, fgrlhf/data/importers/tools.py).
+#           hold drafts (`argilla`, fgrlhf/data/importers/argilla.py).
 set -euo pipefail
 
 folder="$(mktemp -d)"

@@ -5,7 +5,7 @@
 #           that overlap the later one loses its beginning, and of two labels the second is lost.
 # Seen:     label-studio-sdk 2.1.2 (the converter of Label Studio 1.23.2), 2026-11-29.
 # Here:     The importer reads the JSON export, which has all marks (`label_studio`,
-#           fgrlhf/data/importers/tools.py).
+#           fgrlhf/data/importers/label_studio.py).
 set -euo pipefail
 
 folder="$(mktemp -d)"

@@ -12,8 +12,10 @@ from fgrlhf.data.comparison_rows import COMPARISONS, pair_row
 from fgrlhf.data.comparisons import Comparison, as_pairs
 from fgrlhf.data.format import Format
 from fgrlhf.data.formats import JUDGEMENTS
+from fgrlhf.data.importers.argilla import OF_SOURCE, SCORE, VERDICT
 from fgrlhf.data.importers.doccano import COMMENTS
-from fgrlhf.data.importers.tools import COMMENT, OF_SOURCE, PARTS, SCORE, SUGGESTED, VERDICT
+from fgrlhf.data.importers.files import COMMENT
+from fgrlhf.data.importers.label_studio import PARTS, SUGGESTED
 from fgrlhf.data.judgements import (
     NO_ERROR,
     SOURCE,

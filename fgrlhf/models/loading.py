@@ -8,7 +8,7 @@ adds the setting that names the folder and the way out.
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -263,20 +263,8 @@ def load_weights(
         random = in_base - in_pooler
     random -= constants_of(model)
     missing = sorted(name for name in random if not name.startswith(tuple(may_lack)))
-    for name in missing:
-        if name in sizes:
-            stored, required = (tuple(shape) for shape in sizes[name])
-            raise ValueError(
-                f"its weights and its config belong to different models: {shorten(name, 100)} has"
-                f" the size {stored}, but the config requires {required}."
-            )
     if missing:
-        raise ValueError(
-            f"its weights lack {len(missing)} of the tensors that its config requires"
-            f" ({_some(missing)}), so the model would be partly random."
-            f"{_under_another_name(missing, report['unexpected_keys'])}"
-            f"{pickled_head_in(Path(path))}"
-        )
+        raise ValueError(_partly_random(path, missing, sizes, report["unexpected_keys"]))
     _check_ordinary(model, report["unexpected_keys"])
     if was_rounded:
         model._weight_conversions = None  # they would round the weights again when they are saved
@@ -288,6 +276,27 @@ def load_weights(
         )
     _check_finite(model)
     return model
+
+
+def _partly_random(
+    path: str | Path,
+    missing: Sequence[str],
+    sizes: Mapping[str, Sequence[Any]],
+    unexpected: Iterable[str],
+) -> str:
+    """Why a model would be partly random. `sizes`: what is stored and required of some tensors."""
+    for name in missing:
+        if name in sizes:
+            stored, required = (tuple(shape) for shape in sizes[name])
+            return (
+                f"its weights and its config belong to different models: {shorten(name, 100)} has"
+                f" the size {stored}, but the config requires {required}."
+            )
+    return (
+        f"its weights lack {len(missing)} of the tensors that its config requires"
+        f" ({_some(missing)}), so the model would be partly random."
+        f"{_under_another_name(missing, unexpected)}{pickled_head_in(Path(path))}"
+    )
 
 
 def _check_ordinary(model: PreTrainedModel, unexpected: Iterable[str]) -> None:

@@ -8,7 +8,7 @@ the row. `registry.py` lists all importers.
 import ast
 import csv
 import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +17,7 @@ from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.files import parse_json, read_text
 from fgrlhf.base.records import RowError, check_number, check_text, type_name
 from fgrlhf.data.importers.report import Report
+from fgrlhf.data.label_studio_project import RESPONSE_KEYS as TEXT_KEYS
 from fgrlhf.data.read import read_rows
 from fgrlhf.data.rows import PROMPT, PROMPT_NAMES
 from fgrlhf.data.shapes import PromptText, conversation_prompt, messages_of
@@ -26,6 +27,7 @@ from fgrlhf.text_types import Prompt
 Item = TypeVar("Item")
 
 TAB = "\t"
+COMMENT = "comment"  # the label of a free text about a whole response
 MOST_CELL = 1 << 27  # characters of one cell; the csv module's default of 131,072 is too few
 
 
@@ -286,3 +288,45 @@ def shown_prompt(key: str, prompt_id: str, value: Any, meta: Mapping[str, Any]) 
 def text_prompt(prompt_id: str, text: str, meta: Mapping[str, Any]) -> Prompt:
     """The prompt in a text, which may be a dialog."""
     return Prompt(prompt_id, text, meta=meta, messages=PromptText.of(text).messages)
+
+
+# ---- annotation tools ----------------------------------------------------------------------------
+
+
+def user_name(value: Any) -> str | None:
+    """The name of a user, who may be an object; None if the export does not name one."""
+    if isinstance(value, Mapping):
+        value = value.get("email") or value.get("id")
+    name = "" if value is None else str(value)
+    return name if name.strip() else None
+
+
+def key_list(keys: Collection[str]) -> str:
+    return ", ".join(f"`{key}`" for key in keys) or "none"
+
+
+def without_prompts(keys: list[str]) -> list[str]:
+    """The keys that are not names of prompts; all of them if there are no others."""
+    return [key for key in keys if key not in PROMPT_NAMES] or keys
+
+
+def judged_text_key(
+    place: str, keys: Collection[str], others: list[str], what: str, way_out: str
+) -> str:
+    """The key of the judged text: `response`, `text`, or the only other one.
+
+    Args:
+      place: of the texts, for the message, as are `what` is looked for and the `way_out`.
+      others: the keys of what else may be a text.
+
+    Raises:
+      RowError: several could be it, or none.
+    """
+    for key in TEXT_KEYS:
+        if key in keys:
+            return key
+    shown = without_prompts(others)
+    if len(shown) != 1:
+        names = " or ".join(TEXT_KEYS)
+        raise RowError(place, f"has no text under {names}, and not one other {what}. {way_out}")
+    return shown[0]

@@ -8,11 +8,10 @@ from typing import Any
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.records import RowError, check_list, check_object
 from fgrlhf.data.comparisons import Answer, Comparison
-from fgrlhf.data.importers.files import read_each, row_id, shown_prompt
+from fgrlhf.data.importers.files import read_each, row_id, shown_prompt, user_name
 from fgrlhf.data.importers.json_min import PAIRWISE, SELECTED, is_json_min, tasks_of
 from fgrlhf.data.importers.report import Report
 from fgrlhf.data.importers.shown_texts import ShownText
-from fgrlhf.data.importers.tools import user_name
 from fgrlhf.data.label_studio_project import Project, read_project
 from fgrlhf.data.read import read_rows
 from fgrlhf.data.rows import PROMPT

@@ -10,6 +10,8 @@ from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.records import Problem, RowError, check_list, check_object, check_text, type_name
 from fgrlhf.data.importers.clean_answers import UNMARKED, with_clean_answers
 from fgrlhf.data.importers.files import (
+    COMMENT,
+    TEXT_KEYS,
     optional_text,
     prompt_key,
     read_objects,
@@ -18,7 +20,6 @@ from fgrlhf.data.importers.files import (
 )
 from fgrlhf.data.importers.report import Report
 from fgrlhf.data.importers.shown_texts import ShownText, text_of_html
-from fgrlhf.data.importers.tools import COMMENT, TEXT_KEYS
 from fgrlhf.data.judgements import NO_ERROR, RESPONSE, SOURCE, JudgedResponse, Judgement
 from fgrlhf.data.read import read_rows
 

@@ -9,6 +9,7 @@ from typing import Any
 from fgrlhf.base.records import RowError, check_list, check_object, check_place, check_text
 from fgrlhf.data.accepted import ACCEPT, ANSWERS, REJECT
 from fgrlhf.data.importers.files import (
+    COMMENT,
     any_number,
     optional_text,
     prompt_key,
@@ -18,7 +19,6 @@ from fgrlhf.data.importers.files import (
     whole_number,
 )
 from fgrlhf.data.importers.report import Report
-from fgrlhf.data.importers.tools import COMMENT
 from fgrlhf.data.judgements import NO_ERROR, SOURCE, SPAN_ASPECT, JudgedResponse, Judgement
 
 MANUAL = ("ner_manual", "spans_manual")  # interfaces in which people mark spans

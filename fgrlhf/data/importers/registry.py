@@ -10,10 +10,12 @@ from fgrlhf.base.records import refuse_rows
 from fgrlhf.data.format import Format
 from fgrlhf.data.formats import COMPARISONS, JUDGEMENTS
 from fgrlhf.data.importers import (
+    argilla,
     brat,
     doccano,
     hallucinations,
     helpsteer,
+    label_studio,
     mtme,
     mushroom,
     pairwise,
@@ -21,7 +23,6 @@ from fgrlhf.data.importers import (
     prodigy,
     rated_answers,
     steps,
-    tools,
     toxic,
     translations,
     uima,
@@ -93,11 +94,13 @@ IMPORTERS: dict[str, Importer] = {
     "helpsteer3_feedback": Importer(helpsteer.feedback),
     "helpsteer3_edit": Importer(helpsteer.edit),
     "unpaired": Importer(unpaired.unpaired, COMPARISONS),
-    "label_studio": Importer(tools.label_studio, keys=("aspect", "project"), instead=AS_JSON),
+    "label_studio": Importer(
+        label_studio.label_studio, keys=("aspect", "project"), instead=AS_JSON
+    ),
     "label_studio_pairwise": Importer(
         pairwise.label_studio_pairwise, COMPARISONS, keys=("project",), instead=AS_JSON
     ),
-    "argilla": Importer(tools.argilla, instead=f"{AS_JSON} (`records.to_json`)"),
+    "argilla": Importer(argilla.argilla, instead=f"{AS_JSON} (`records.to_json`)"),
     "potato": Importer(potato.potato, keys=("items", "aspect")),
     "prodigy": Importer(prodigy.prodigy),
     "spacy": Importer(prodigy.spacy, keys=("confirmed", "annotator")),
