@@ -20,6 +20,7 @@ from interface_html.assignments import Receipt
 from interface_html.database import Database
 from interface_html.items import item_json, read_items
 from interface_html.merge import MergeSettings, merge
+from interface_html.votes import judged_items
 
 DECISION = doc([error("Incoherent", 0, 3)])
 
@@ -200,7 +201,7 @@ def test_judgements_that_came_with_items_keep_how_they_were_decided(made, tmp_pa
     del earlier[0]["decided"]
     write_json(tmp_path / "earlier.json", earlier)
     items = read_items(task, tmp_path / "earlier.json")
-    judged, _ = export.judged_items(task.schema, items, [], "majority", task.schema.pages)
+    judged, _ = judged_items(task.schema, items, [], "majority", task.schema.pages)
     found = [item.row["decided"] for item in judged]
     assert found == [
         dict.fromkeys(("annotation", "comparison"), how)
@@ -210,7 +211,7 @@ def test_judgements_that_came_with_items_keep_how_they_were_decided(made, tmp_pa
     write_json(tmp_path / "earlier.json", own)
     items = read_items(task, tmp_path / "earlier.json")
     with pytest.raises(UserError, match="a key `decided` of its own"):
-        export.judged_items(task.schema, items, [], "majority", task.schema.pages)
+        judged_items(task.schema, items, [], "majority", task.schema.pages)
 
 
 def test_every_reader_of_rows_keeps_how_they_were_decided(made, tmp_path, monkeypatch):

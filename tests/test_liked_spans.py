@@ -14,7 +14,6 @@ from fgrlhf.data.formats import SPANS
 from interface_html.adjudicate import items_to_adjudicate
 from interface_html.agreement_figures import report
 from interface_html.annotator_pairs import pair_agreements
-from interface_html.export import judged_items
 from interface_html.format import Item
 from interface_html.items import item_json, read_items, rows_text
 from interface_html.judged import annotation_judgements
@@ -22,6 +21,7 @@ from interface_html.judged_items import JudgedItem
 from interface_html.rules import errors_only
 from interface_html.stored import Submission
 from interface_html.suggestions import item_suggestion_problems
+from interface_html.votes import judged_items
 
 KINDS = {"errors": [WRONG, FLUENT], "missing": [], "correction": False}
 BAD = {"error type": "Wrong", "explanation": "", "start": 4, "end": 7}

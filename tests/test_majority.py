@@ -14,6 +14,7 @@ from interface_html.assignments import Receipt
 from interface_html.database import Database
 from interface_html.format import Item
 from interface_html.rules import find_cycle, pairs_in_circles, preference_problems
+from interface_html.votes import majority, majority_preference
 
 SCHEMA = QA.schema
 # of outputs 0 to 3, the best first
@@ -37,10 +38,10 @@ def test_pairs_in_circles_by_hand():
 
 def test_the_weakest_pairs_of_a_circle_become_ties():
     """0 > 1 > 2 > 0, each by two votes to one; all are better than output 3."""
-    assert find_cycle(4, SCHEMA.pairs, export.majority(CIRCLE)) == [0, 1, 2]
-    assert export.majority_preference(SCHEMA, CIRCLE) == [0, 0, 1, 0, 1, 1]
+    assert find_cycle(4, SCHEMA.pairs, majority(CIRCLE)) == [0, 1, 2]
+    assert majority_preference(SCHEMA, CIRCLE) == [0, 0, 1, 0, 1, 1]
     # 0 > 1 by 5 to 2, 1 > 2 by 5 to 2, 2 > 0 by 4 to 3
-    assert export.majority_preference(SCHEMA, CIRCLE, [3.0, 2.0, 2.0]) == [1, 0, 1, 1, 1, 1]
+    assert majority_preference(SCHEMA, CIRCLE, [3.0, 2.0, 2.0]) == [1, 0, 1, 1, 1, 1]
 
 
 def test_no_majority_goes_in_a_circle():
@@ -48,8 +49,8 @@ def test_no_majority_goes_in_a_circle():
     circles = 0
     for _ in range(300):
         rankings = [rng.sample(range(4), 4) for _ in range(rng.choice([3, 5]))]
-        plain = export.majority([preference_of(ranking) for ranking in rankings])
-        decided = export.majority_preference(SCHEMA, [preference_of(one) for one in rankings])
+        plain = majority([preference_of(ranking) for ranking in rankings])
+        decided = majority_preference(SCHEMA, [preference_of(one) for one in rankings])
         circle = find_cycle(4, SCHEMA.pairs, plain)
         assert preference_problems(SCHEMA, decided) == []
         assert bool(pairs_in_circles(4, SCHEMA.pairs, plain)) == (circle is not None)
@@ -59,7 +60,7 @@ def test_no_majority_goes_in_a_circle():
             circles += 1
         # the result does not depend on the order in which the outputs are listed
         reversed_outputs = [[3 - output for output in ranking] for ranking in rankings]
-        other = export.majority_preference(SCHEMA, [preference_of(one) for one in reversed_outputs])
+        other = majority_preference(SCHEMA, [preference_of(one) for one in reversed_outputs])
         values = dict(zip(SCHEMA.pairs, other))
         swapped = {0: 0, 1: 2, 2: 1}
         assert [swapped[values[3 - j, 3 - i]] for i, j in SCHEMA.pairs] == decided

@@ -17,7 +17,6 @@ from interface_html import tasks
 from interface_html.adjudicate import items_to_adjudicate
 from interface_html.agreement_figures import report
 from interface_html.annotator_pairs import pair_agreements
-from interface_html.export import judged_items
 from interface_html.format import Item
 from interface_html.items import item_json, read_items, rows_text
 from interface_html.judged import judged_item
@@ -25,6 +24,7 @@ from interface_html.judged_items import JudgedItem
 from interface_html.render import page_html
 from interface_html.rules import annotation_problems, side_of, text_labels
 from interface_html.server import judged_sha256
+from interface_html.votes import judged_items
 
 KINDS = {"errors": [WRONG, REPEATS, OMISSION], "missing": [], "correction": False}
 KEYS = {**KINDS, "mark_outputs": True}

@@ -18,7 +18,6 @@ from interface_html import agreement, reliability
 from interface_html.agreement_figures import report
 from interface_html.assignments import Receipt
 from interface_html.database import Database
-from interface_html.export import judged_items
 from interface_html.format import RATINGS, Item
 from interface_html.items import item_json, read_items
 from interface_html.judged_items import JudgedItem, judged_in_database, judged_in_files
@@ -30,6 +29,7 @@ from interface_html.server import create_app
 from interface_html.stored import read_fitting_study
 from interface_html.submissions import SubmissionsSettings, write_submissions
 from interface_html.tasks import feedback_of
+from interface_html.votes import judged_items
 
 GOOD = {"first": {"quality": 4, "clarity": 80}, "second": {"quality": 2, "clarity": 0}}
 IN_ROW = [{"quality": 4, "clarity": 80}, {"quality": 2, "clarity": 0}]

@@ -27,6 +27,7 @@ from interface_html.reliability import (
 from interface_html.rules import character_labels
 from interface_html.stored import Submission
 from interface_html.tasks import feedback_of
+from interface_html.votes import judged_items, majority, most_agreed_labels
 from interface_html.weighting import Weights, reliable_submissions
 
 QA = feedback_of("qa_feedback")
@@ -205,10 +206,10 @@ def test_mistakes_are_told(study):
 
 def test_weighted_majority_by_hand():
     votes = [[1, 1], [2, 2], [2, 0]]
-    assert export.majority(votes) == [2, 0]
-    assert export.majority(votes, [3.0, 1.0, 1.0]) == [1, 1]
-    assert export.majority(votes, [2.0, 1.0, 1.0]) == [0, 1]
-    assert export.majority(votes, [0.0, 0.0, 0.0]) == [2, 0]  # nobody is better than chance
+    assert majority(votes) == [2, 0]
+    assert majority(votes, [3.0, 1.0, 1.0]) == [1, 1]
+    assert majority(votes, [2.0, 1.0, 1.0]) == [0, 1]
+    assert majority(votes, [0.0, 0.0, 0.0]) == [2, 0]  # nobody is better than chance
 
 
 def test_weighted_annotation_by_hand():
@@ -216,18 +217,18 @@ def test_weighted_annotation_by_hand():
     none, first, second = doc(), doc([error(start=0, end=4)]), doc([error(start=5, end=9)])
     labels = [character_labels(text, document) for document in (none, first, second)]
     # `none` shares 5 + 5 characters with the others, which share 5 + 1
-    assert export.most_agreed_labels(labels) == 0
-    assert export.most_agreed_labels(labels, [1, 9, 1]) == 1
-    assert export.most_agreed_labels(labels, [1, 1, 9]) == 2
+    assert most_agreed_labels(labels) == 0
+    assert most_agreed_labels(labels, [1, 9, 1]) == 1
+    assert most_agreed_labels(labels, [1, 1, 9]) == 2
 
 
 def test_of_equal_marks_missing_information_decides():
     docs = {"anna": doc([], [missing()]), "ben": doc(), "cleo": doc()}
     given = [submitted("0", name, value) for name, value in docs.items()]
-    (item,), _ = export.judged_items(QA.schema, [Item("0", ROW)], given, "majority", ["annotation"])
+    (item,), _ = judged_items(QA.schema, [Item("0", ROW)], given, "majority", ["annotation"])
     assert item.feedback == docs["ben"]
     weights = Weights({"annotation": {"anna": 3.0, "ben": 1.0, "cleo": 1.0}})
-    (item,), _ = export.judged_items(
+    (item,), _ = judged_items(
         QA.schema, [Item("0", ROW)], given, "majority", ["annotation"], weights
     )
     assert item.feedback == docs["anna"]
@@ -243,9 +244,9 @@ def test_equal_weights_change_nothing(weight):
     for count in range(1, 8):
         equal = [weight] * count
         some = labels[:count]
-        assert export.most_agreed_labels(some, equal) == export.most_agreed_labels(some)
+        assert most_agreed_labels(some, equal) == most_agreed_labels(some)
         votes = [[(i * j) % 3 for j in range(6)] for i in range(count)]
-        assert export.majority(votes, equal) == export.majority(votes)
+        assert majority(votes, equal) == majority(votes)
 
 
 def test_only_a_page_with_weights_has_annotators_without_one():

@@ -17,11 +17,11 @@ from page_helpers import ITEM, QA
 from server_helpers import ROOT, SCHEMA, Client, free_port, serving, write_export
 
 from fgrlhf.base.errors import UserError
-from interface_html import export
 from interface_html.database import Database
 from interface_html.guard import MAX_BODY, json_problem
 from interface_html.serve import ServeSettings, address_of, allowed_hosts, serve
 from interface_html.server import create_app
+from interface_html.votes import majority
 from tasks.qa_feedback.feedback import read_feedback
 
 ERROR = {"error type": "Irrelevant", "explanation": "", "start": 4, "end": 11, "quote": "cat sat"}
@@ -356,5 +356,5 @@ def test_the_script_serves_the_task_of_its_environment(tmp_path):
 
 
 def test_the_majority():
-    assert export.majority([[1, 1, 2], [1, 2, 0], [0, 2, 1]]) == [1, 2, 0]
+    assert majority([[1, 1, 2], [1, 2, 0], [0, 2, 1]]) == [1, 2, 0]
     assert uuid.UUID(Client(0, "x").submission({"id": 1, "item": ITEM})["uuid"]).version == 4

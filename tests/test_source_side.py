@@ -16,13 +16,13 @@ from fgrlhf.data.rows import Row
 from interface_html.adjudicate import items_to_adjudicate
 from interface_html.agreement_figures import report
 from interface_html.annotator_pairs import pair_agreements
-from interface_html.export import judged_items
 from interface_html.format import Item
 from interface_html.items import item_json, read_items, rows_text
 from interface_html.judged_items import JudgedItem
 from interface_html.rules import annotation_problems, character_labels, side_of
 from interface_html.suggestions import item_suggestion_problems
 from interface_html.tasks import feedback_of
+from interface_html.votes import judged_items
 
 SOURCE_KIND = {**OMISSION, "key": "2"}
 KINDS = {"errors": [WRONG, SOURCE_KIND], "missing": [], "correction": False}

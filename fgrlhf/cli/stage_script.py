@@ -116,7 +116,8 @@ class StageScript:
         Args:
           files, models: words `[SCALE:]NAME[@REWARD][=SCRIPT]`. SCALE: needed at this scale only;
             REWARD: the reward that uses the model, if the config has several; SCRIPT: what writes
-            it, if that is not `data_script` or `train_NAME.sh`.
+            it, if that is not `data_script` or `train_NAME.sh`. A NAME may be a path, with
+            variables of the environment.
         """
         for name, _, script in self.of_this_scale(files):
             folder = self.output if name.startswith(DERIVED) else self.data
@@ -126,9 +127,10 @@ class StageScript:
                 f"training/train_{name}.sh", f"reward_modeling/train_{name}.sh"
             )
             keys = REWARD_KEYS.replace("{}", reward or "*")
-            if script.startswith("training/"):
+            if script.startswith(("training/", "scripts/")):
                 keys = POLICY_KEYS
-            self.needs(f"{self.output}/{name}", script, keys, arguments)
+            path = os.path.join(self.output, os.path.expandvars(name))
+            self.needs(path, script, keys, arguments)
 
     def of_this_scale(self, words: str) -> list[tuple[str, str, str]]:
         """(name, reward, script) of the words of this scale; "" for what a word lacks."""

@@ -25,11 +25,11 @@ from fgrlhf.base.files import write_json
 from fgrlhf.base.program import run_main
 from fgrlhf.base.seeds import derive_seed
 from fgrlhf.cli.command_line import settings_from
-from interface_html.export import judged_items
 from interface_html.format import FEEDBACK_KEYS, Item
 from interface_html.reliability import report
 from interface_html.stored import Submission
 from interface_html.tasks import feedback_of
+from interface_html.votes import judged_items
 from interface_html.weighting import NO_WEIGHTS, Weights
 from tasks.experiments.factuality_arm import ArmSettings, oracle_auc, train
 from tasks.qa_feedback.data.annotator import Habits, annotate

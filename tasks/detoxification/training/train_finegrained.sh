@@ -1,5 +1,4 @@
 #!/usr/bin/env bash
 # RL with a reward after every sentence. Further arguments: key=value overrides of the YAML.
-source "$(dirname "${BASH_SOURCE[0]}")/../../../scripts/env.sh"
-models="mini:pretrained=training/train_pretrain.sh mini:span_rm small:reward_scorer=reward_modeling/train_scorers.sh"
-stage fgrlhf.cli.rl training/fine_grained_config.yml "train.json" "$models" "$@"
+source "$(dirname "$0")/../../../scripts/call.sh" stage fgrlhf.cli.rl training/fine_grained_config.yml "train.json" \
+    "mini:pretrained=training/train_pretrain.sh mini:span_rm small:reward_scorer=reward_modeling/train_scorers.sh" "$@"

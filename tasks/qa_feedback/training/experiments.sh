@@ -38,9 +38,7 @@ case "$name" in
     sft_full) script=train_sft.sh; overrides=(data.train_file="$DATA_DIR/train.json" logging.save_dir="$OUTPUT_DIR/sft_full") ;;
     holistic) script=train_baseline.sh ;;
     fine_grained) ;;
-    without_relevance) overrides=(reward.relevance_model.weight=0) ;;
-    without_factuality) overrides=(reward.factuality_model.weight=0) ;;
-    without_completeness) overrides=(reward.completeness_model.weight=0) ;;
+    without_relevance | without_factuality | without_completeness) overrides=(reward."${name#without_}"_model.weight=0) ;;
     relevance_low) overrides=(reward.relevance_model.weight=0.5) ;;
     relevance_middle) overrides=(reward.relevance_model.weight=1.0) ;;
     relevance_high) overrides=(reward.relevance_model.weight=2.0) ;;
