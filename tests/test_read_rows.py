@@ -9,7 +9,9 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pandas
@@ -322,13 +324,68 @@ def hub_cache(tmp_path_factory):
 def test_a_data_set_is_read_from_the_cache(hub_cache, tmp_path):
     pairs = ["", ":test", ":default:train", ":validation"]
     sources = [*(f"hub:org/pairs{part}" for part in pairs), "hub:org/other"]
-    printed = python(READ, *sources, env=hub_cache, cwd=tmp_path)
+    printed = python(READ, *sources, env=hub_cache | {"HF_HUB_OFFLINE": "1"}, cwd=tmp_path)
     *rows, no_split, no_set = [json.loads(line) for line in printed.splitlines()]
     assert rows == [[{"prompt": "a", "chosen": "b 🙂", "rejected": "c"}] * 3] * 3
     assert no_split.startswith("the data set org/pairs (split validation, config default) cannot")
     start = "the data set org/other (split train, config default) cannot be read from the cache"
     assert no_set.startswith(start)
+    assert "(OfflineModeIsEnabled: HF_HUB_OFFLINE is set)" in no_set
     assert "python -c \"import datasets; datasets.load_dataset('org/other')\"" in no_set
+
+
+class Hub(BaseHTTPRequestHandler):
+    """The answers of the hub with which `datasets` 5.2 reads the set org/set of one file."""
+
+    rows = b'{"prompt": "a"}\n{"prompt": "b"}\n'
+
+    def answer(self):
+        size = len(self.rows)
+        head = {"ETag": '"1"', "X-Repo-Commit": "0" * 40}
+        content = None
+        if "/resolve/" in self.path:
+            content = self.rows if self.path.endswith("/train.jsonl") else None
+        elif "/datasets/org/set/tree/" in self.path:
+            file = {"type": "file", "path": "train.jsonl", "size": size, "oid": "1" * 40}
+            content = json.dumps([file]).encode()
+        elif self.path.startswith("/api/datasets/org/set"):
+            files = [{"rfilename": "train.jsonl"}]
+            content = json.dumps({"id": "org/set", "sha": "0" * 40, "siblings": files}).encode()
+        self.send_response(404 if content is None else 200)
+        if content is None:
+            head = {"X-Error-Code": "RepoNotFound" if "/none" in self.path else "EntryNotFound"}
+        for name, value in (head | {"Content-Length": str(len(content or b""))}).items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(content or b"")
+
+    do_GET = do_HEAD = answer
+
+    def log_message(self, *_):
+        pass
+
+
+def test_a_data_set_is_fetched_once(tmp_path):
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    places = {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HOME": str(tmp_path)}
+    environment = {key: value for key, value in os.environ.items() if key != "HF_HUB_OFFLINE"}
+    environment |= places | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", READ, "hub:org/set", "hub:org/none"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    server.shutdown()
+    server.server_close()
+    rows, unknown = map(json.loads, done.stdout.splitlines())
+    assert rows == [{"prompt": "a"}, {"prompt": "b"}]
+    note = "note: hub:org/set is not in the cache: it is fetched once from the hub\n"
+    assert note in done.stderr and "hub:org/none" not in done.stderr
+    assert "RepositoryNotFoundError" in unknown and "Check its name" in unknown
+    # now the hub cannot be reached
+    printed = python(READ, "hub:org/set", "hub:org/new", env=environment)
+    again, unreachable = map(json.loads, printed.splitlines())
+    assert again == rows
+    assert "nor fetched from the hub (ConnectError" in unreachable
 
 
 def test_json_columns_of_parquet_are_decoded(tmp_path):

@@ -4,10 +4,11 @@
     rows.jsonl       JSON lines: one object on each line; blank lines are skipped
     rows.json.gz     either of them, compressed; also rows.jsonl.gz
     rows.parquet     a Parquet file: one object for each row, with the columns as keys
-    hub:org/name     split `train` of a data set in the cache of the `datasets` library; also
-                     hub:org/name:split and hub:org/name:config:split
+    hub:org/name     split `train` of a data set of the Hugging Face hub; also hub:org/name:split
+                     and hub:org/name:config:split
 
-Data sets are read without a network, and Python code of a data set is never run.
+A data set is fetched once, at its first use. Later it is read from the cache of the `datasets`
+library without a network. Python code of a data set is never run.
 """
 
 import datetime
@@ -26,11 +27,13 @@ from typing import Any, cast
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.files import BYTE_ORDER_MARK, parse_json, read_text, write_json, write_jsonl
 from fgrlhf.base.records import type_name
+from fgrlhf.base.shared_messages import print_once
 
 HUB = "hub:"
 SUFFIXES = (".json", ".jsonl", ".json.gz", ".jsonl.gz", ".parquet")
 MOST_ROWS = 20_000_000  # of a Parquet file: a few bytes can encode any number of equal rows
 BLOCK = 1 << 20
+HUB_SECONDS = 10.0  # to wait for the hub's first answer
 MOST_NAMES = 1_000  # files of a folder that are compared with the name of a missing one
 # Highest ratio of unpacked to compressed size. Rows of text have a ratio of 3 to 10.
 MOST_GROWTH = 200
@@ -474,7 +477,7 @@ def plain(value: Any) -> Any:
 
 
 def _read_hub(name: str) -> list[Any]:
-    """Rows of a data set in the cache: `org/name`, `org/name:split` or `org/name:config:split`."""
+    """Rows of a data set: `org/name`, `org/name:split` or `org/name:config:split`."""
     if not _HUB_NAME.fullmatch(name):
         raise UserError(
             f"`{HUB}{shorten(name)}` is not the name of a data set: write hub:org/name,"
@@ -486,7 +489,11 @@ def _read_hub(name: str) -> list[Any]:
     split = parts.pop() if parts else "train"
     config = parts.pop() if parts else None
     try:
-        with _without_network():
+        try:
+            with _without_network():
+                dataset = datasets.load_dataset(path, config, split=split)
+        except Exception:  # it is not in the cache, or not with this split and config
+            _check_reachable(path)
             dataset = datasets.load_dataset(path, config, split=split)
         batches = cast(Any, dataset.with_format("arrow").iter(batch_size=1000))
         return [row for table in batches for row in plain_rows(table)]
@@ -494,10 +501,26 @@ def _read_hub(name: str) -> list[Any]:
         arguments = ", ".join(repr(argument) for argument in (path, config) if argument)
         raise UserError(
             f"the data set {path} (split {split}, config {config or 'default'}) cannot be read from"
-            f" the cache ({type(error).__name__}: {shorten(error)}). Check its name, config and"
-            " split. Fetch it once, with network access, by"
-            f' python -c "import datasets; datasets.load_dataset({arguments})"'
+            f" the cache of `datasets`, nor fetched from the hub ({type(error).__name__}:"
+            f" {shorten(error)}). Check its name, config and split; a private or gated one needs"
+            " `hf auth login`. Without a network, fetch it where there is one, by"
+            f' python -c "import datasets; datasets.load_dataset({arguments})", and copy the folder'
+            " HF_HOME, or give a file of its rows"
         ) from None
+
+
+def _check_reachable(path: str) -> None:
+    """Raise the hub's error if a data set cannot be fetched, and else say that it is fetched.
+
+    The hub is asked once with a short limit, because a download tries again for minutes.
+    """
+    from huggingface_hub import HfApi, constants
+    from huggingface_hub.errors import OfflineModeIsEnabled
+
+    if constants.HF_HUB_OFFLINE:
+        raise OfflineModeIsEnabled("HF_HUB_OFFLINE is set")
+    HfApi().dataset_info(path, timeout=HUB_SECONDS)
+    print_once(f"note: {HUB}{path} is not in the cache: it is fetched once from the hub")
 
 
 @contextmanager
