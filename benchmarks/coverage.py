@@ -44,6 +44,7 @@ AREAS = ((0.5, 0.76), (0.2, 0.76), (0.2, 0.92), (0.05, 0.76), (0.5, 0.99), (0.2,
 SKEWED = ((0.2, 0.76), (0.2, 0.92), (0.5, 0.99), (0.2, 0.99))  # likewise, of skewed scores
 WORDS = 20  # of an item
 Sample = Callable[[np.random.Generator, int], Interval]  # of a number of prompts
+Passages = Callable[[np.random.Generator, int], np.ndarray]  # the passage of each prompt
 
 
 class CoverageSettings(StrictModel):
@@ -91,12 +92,53 @@ def _difference(rng: np.random.Generator, prompts: int) -> Interval:
     return paired_interval(np.exp(SKEW * a), np.exp(SKEW * b + SHIFT))
 
 
-def _passages(rng: np.random.Generator, prompts: int) -> Interval:
-    """Four prompts to a passage, with a correlation of ALIKE."""
-    passages = np.arange(prompts) // 4
-    shared = rng.normal(size=prompts)[passages] * np.sqrt(ALIKE)
-    values = shared + rng.normal(size=prompts) * np.sqrt(1 - ALIKE)
-    return mean_interval(values, passages.tolist())
+def _alike(rng: np.random.Generator, passages_Q: np.ndarray) -> np.ndarray:
+    """Normal values with a correlation of ALIKE within a passage."""
+    shared = rng.normal(size=passages_Q.max() + 1)[passages_Q] * np.sqrt(ALIKE)
+    return shared + rng.normal(size=passages_Q.size) * np.sqrt(1 - ALIKE)
+
+
+def _even(rng: np.random.Generator, prompts: int) -> np.ndarray:
+    """The passage of each prompt: four prompts to a passage."""
+    return np.arange(prompts) // 4
+
+
+def _uneven(rng: np.random.Generator, prompts: int) -> np.ndarray:
+    """Likewise, with one to seven prompts to a passage."""
+    sizes = rng.integers(1, 8, prompts)
+    return np.repeat(np.arange(prompts), sizes)[:prompts]
+
+
+def _of_passages(
+    passages: Passages, of: Callable[[np.ndarray], np.ndarray] = lambda values: values
+) -> Sample:
+    """The mean over the prompts of passages of a function of normal values."""
+
+    def sample(rng: np.random.Generator, prompts: int) -> Interval:
+        passages_Q = passages(rng, prompts)
+        return mean_interval(of(_alike(rng, passages_Q)), passages_Q.tolist())
+
+    return sample
+
+
+def _share_of_passages(p: float) -> Sample:
+    """Prompts that are 0 or 1, four to a passage."""
+
+    def sample(rng: np.random.Generator, prompts: int) -> Interval:
+        passages_Q = _even(rng, prompts)
+        rates = _rates(rng, p, passages_Q.max() + 1)[passages_Q]
+        return mean_interval(rng.random(prompts) < rates, passages_Q.tolist())
+
+    return sample
+
+
+def _difference_of_passages(rng: np.random.Generator, prompts: int) -> Interval:
+    """Exact matches of two policies, .5 and .6 right, four prompts to a passage."""
+    passages_Q = _even(rng, prompts)
+    own = [_alike(rng, passages_Q) for _ in range(2)]
+    shared = _alike(rng, passages_Q)
+    a, b = (np.sqrt(0.5) * (shared + one) < z for one, z in zip(own, (ndtri(0.6), 0.0)))
+    return paired_interval(a.astype(float), b.astype(float), passages_Q.tolist())
 
 
 def _auc_of_segments(share: float, area: float) -> Sample:
@@ -182,7 +224,14 @@ SETTINGS: dict[str, tuple[Sample, float]] = {
         math.exp(SKEW**2 / 2),
     ),
     "lognormal difference": (_difference, math.exp(SKEW**2 / 2) * (1 - math.exp(SHIFT))),
-    "normal mean, 4 prompts to a passage": (_passages, 0.0),
+    "normal mean, 4 prompts to a passage": (_of_passages(_even), 0.0),
+    "normal mean, 1 to 7 prompts to a passage": (_of_passages(_uneven), 0.0),
+    "lognormal mean, 1 to 7 prompts to a passage": (
+        _of_passages(_uneven, lambda values: np.exp(SKEW * values)),
+        math.exp(SKEW**2 / 2),
+    ),
+    **{f"share {p}, 4 prompts to a passage": (_share_of_passages(p), p) for p in SHARES},
+    "difference of matches, 4 prompts to a passage": (_difference_of_passages, 0.1),
     **{f"share {p}, 4 responses": (_responses(p), p) for p in SHARES},
     **{f"share {p} of segments": (_segments(p), p) for p in (0.05, 0.2, 0.5)},
     **{f"AUC {area}, {share:.0%} positive": (_auc(share, area), area) for share, area in AREAS},

@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -28,6 +28,7 @@ from fgrlhf.runs.distributed import (
 from fgrlhf.runs.progress import progress_bar
 from fgrlhf.runs.runlog import RunLog
 from fgrlhf.runs.stage import digests
+from fgrlhf.stats import LEVEL, upper_t
 
 
 class BaseTrainer(ABC):
@@ -259,6 +260,44 @@ def tie_note(metric: str, values: Sequence[float], kept: str) -> str | None:
     return (
         f"note: dev {metric} is {values[0]:.4g} at all {len(values)} evaluations, so it does not"
         f" tell them apart: {kept} is kept. Look at other metrics and at the samples"
+    )
+
+
+def choice_note(metric: str, best: int, lines: Iterable[Mapping[str, Any]]) -> str | None:
+    """By how much the dev value of the best of K policies is too high; None if it is not known.
+
+    The value chose the policy, so chance made it high. Its expected error is at most
+
+        s sqrt(2 ln K)
+
+    if the errors are normal with standard deviation s, however they depend on each other (Boucheron
+    et al. 2013, Concentration Inequalities, theorem 2.5). Here s is the largest standard error:
+    half of an interval's width over 1.96. The rule of one standard error prefers the first policy
+    whose value is at most s below the best (Breiman et al. 1984, Classification and Regression
+    Trees, section 3.4.3). Policies with a higher value were not allowed to be the best.
+
+    Args:
+      metric: that chose.
+      best: the step of the best policy.
+      lines: of metrics.jsonl.
+    """
+    values: dict[int, float] = {}  # by step
+    errors = []
+    for line in lines:
+        if f"eval_low/{metric}" in line:
+            values[line["step"]] = line[f"eval/{metric}"]
+            width = line[f"eval_high/{metric}"] - line[f"eval_low/{metric}"]
+            errors.append(width / 2 / upper_t((1 - LEVEL) / 2, math.inf))
+    if len(values) < 2 or best not in values:
+        return None
+    error = max(errors)
+    close = [step for step, x in values.items() if values[best] - error <= x <= values[best]]
+    first = min(close)
+    others = "no earlier one is" if first == best else f"that of step {first} is the first"
+    return (
+        f"note: dev {metric} chose best/ among {len(values)} policies, so its {values[best]:.4g} is"
+        f" too high, by at most {error * math.sqrt(2 * math.log(len(values))):.2g} on average;"
+        f" {others} within one standard error ({error:.2g}). Report figures of other prompts"
     )
 
 

@@ -12,8 +12,8 @@ from tqdm import tqdm
 from transformers import PreTrainedModel
 
 from fgrlhf.algorithms.config import CRITIC
-from fgrlhf.base.files import write_json
-from fgrlhf.base_trainer import BaseTrainer, tie_note
+from fgrlhf.base.files import read_jsonl, write_json
+from fgrlhf.base_trainer import BaseTrainer, choice_note, tie_note
 from fgrlhf.kernels.choice import slow_bf16_note
 from fgrlhf.models.base import Policy
 from fgrlhf.models.provenance import policy_card, write_card
@@ -203,7 +203,7 @@ class PolicyTrainer(BaseTrainer):
                 bar.write(note)
 
     def _note_of_best(self, metric: str) -> str | None:
-        """After the last step, a note if `best/` holds a policy that is no better than others."""
+        """After the last step, a note on whether `best/` is better than others, and by how much."""
         if self.step != self.total_steps or self.best is None:
             return None
         kept = f"the first policy (step {self.best['step']})"
@@ -213,6 +213,9 @@ class PolicyTrainer(BaseTrainer):
                 f"note: no policy had a higher dev {metric} than the initial one, so best/ holds"
                 " the initial policy; final/ holds the last one"
             )
+        if note is None:
+            lines = read_jsonl(self.folder / "metrics.jsonl")
+            note = choice_note(metric, self.best["step"], lines)
         return note
 
     def _eligible(self, metrics: dict[str, float]) -> bool:

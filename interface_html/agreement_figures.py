@@ -9,8 +9,9 @@ from statistics import median
 from fgrlhf.data import span_rows
 from fgrlhf.data.agreement import report as agreement
 from fgrlhf.data.agreement.alpha import Units, alpha
-from fgrlhf.data.agreement.responses import Shared, by_response, clusters_of
+from fgrlhf.data.agreement.responses import Shared, by_response, named_clusters
 from fgrlhf.data.judgements import SOURCE, JudgedResponse
+from fgrlhf.metrics.clusters import CLUSTER
 from fgrlhf.stats import Figure, median_interval, ratio_interval
 from fgrlhf.text_types import Prompt
 from interface_html.judged import output_judgements
@@ -96,7 +97,7 @@ def judged_responses(schema: Schema, judged: Sequence[JudgedItem]) -> list[Judge
             is_in_source = any(judgement.side == SOURCE for judgement in judgements)
             responses.append(
                 JudgedResponse(
-                    Prompt(entry.item.id, title),
+                    Prompt(entry.item.id, title, meta={CLUSTER: entry.item.cluster}),
                     entry.item.row[key],
                     tuple(judgements),
                     title if is_in_source else None,
@@ -120,8 +121,9 @@ def _segment_figures(task: FeedbackTask, judged: Sequence[JudgedItem]) -> dict[s
 
 
 def _clusters(schema: Schema, judged: Sequence[JudgedItem]) -> list[Hashable]:
-    """Of each item, its cluster: items with one title are similar."""
-    return clusters_of([entry.item.row[schema.fields.title] for entry in judged])
+    """Of each item, its cluster: that of its row, else items with one title are similar."""
+    titles = [entry.item.row[schema.fields.title] for entry in judged]
+    return named_clusters(titles, [entry.item.cluster for entry in judged])
 
 
 # ---- comparisons ---------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import FilePath
 from fgrlhf.data.agreement.matching import overlap_matches, same_type
 from fgrlhf.data.agreement.report import figure_values
-from fgrlhf.data.agreement.responses import clusters_of
+from fgrlhf.data.agreement.responses import named_clusters
 from fgrlhf.data.judgements import SPAN_ASPECT, Judgement
 from fgrlhf.paired_stats import unpaired_ratio_interval
 from fgrlhf.stats import Figure, Interval, f1_interval
@@ -53,6 +53,7 @@ class Annotation:
 
     Args:
       prompt: of the item; blank if it has none.
+      cluster: what the item shares with others, such as a document.
       is_shown: whether the page showed the suggestions.
       suggestions: of the item, at least one.
       marks: the errors of the annotation in the texts for which the study has suggestions.
@@ -68,6 +69,7 @@ class Annotation:
     marks: Sequence[Mapping[str, Any]]
     verdicts: Sequence[str | None]
     seconds: float | None
+    cluster: str | None = None
 
 
 @dataclass(frozen=True)
@@ -157,10 +159,13 @@ def _ratio(annotations: Sequence[Annotation], parts_of, undefined: str) -> Figur
 
 
 def _units(annotations: Sequence[Annotation]) -> list[Hashable]:
-    """The unit of each annotation: the prompt of its item, or the item if there is none."""
-    prompts = {one.item: one.prompt for one in annotations}
+    """The unit of each annotation: its item's cluster or prompt, or the item if it has neither."""
+    items = {one.item: one for one in annotations}
+    names = named_clusters(
+        [one.prompt for one in items.values()], [one.cluster for one in items.values()]
+    )
     units = {}
-    for item, name in zip(prompts, clusters_of([*prompts.values()]), strict=True):
+    for item, name in zip(items, names, strict=True):
         units[item] = name if isinstance(name, str) else ("item", item)
     return [units[one.item] for one in annotations]
 
@@ -241,11 +246,11 @@ def accepted_share(annotations: Sequence[Annotation]) -> Figure:
 def annotations_in_database(task: FeedbackTask, path: str) -> list[Annotation]:
     """The latest annotations of a server's database; active times add up over revisions."""
     study = read_fitting_study(path, task.schema, ["annotation"])
-    rows = {item.id: item.row for item in study.items}
-    sides = suggested_sides(rows.values())
+    items = {item.id: item for item in study.items}
+    sides = suggested_sides(item.row for item in study.items)
     latest: dict[tuple[str, str], Annotation] = {}
     for one in study.submissions:
-        row = rows[one.item]
+        row = items[one.item].row
         if one.page != "annotation" or not row.get(LIST):
             continue
         key = one.annotator, one.item
@@ -260,6 +265,7 @@ def annotations_in_database(task: FeedbackTask, path: str) -> list[Annotation]:
             marks=errors_in(task.schema, one.doc, sides),
             verdicts=verdicts(row, one.doc),
             seconds=seconds,
+            cluster=items[one.item].cluster,
         )
     return list(latest.values())
 
@@ -321,6 +327,7 @@ def annotations_in_files(
                     marks=errors_in(task.schema, feedback, sides),
                     verdicts=decisions["verdicts"],
                     seconds=entry["seconds"].get("annotation"),
+                    cluster=item.cluster,
                 )
             )
     return annotations

@@ -17,7 +17,6 @@ from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import FilePath
 from fgrlhf.data.split import held_out
-from fgrlhf.metrics.clusters import CLUSTER
 from interface_html.checks import left_out_text as checks_text
 from interface_html.decisions import (
     DECIDED,
@@ -167,7 +166,7 @@ def _write_rows(
         write_text(settings.out, rows_text(rows))
         return f"{settings.out}: {counted(len(rows), 'row')}"
     title = task.schema.fields.title
-    groups = [str(item.row.get(CLUSTER) or item.row[title]) for item in judged]
+    groups = [item.cluster or str(item.row[title]) for item in judged]
     dev = held_out(groups, settings.dev_share, settings.db)
     train_rows = [row for group, row in zip(groups, rows, strict=True) if group not in dev]
     dev_rows = [row for group, row in zip(groups, rows, strict=True) if group in dev]

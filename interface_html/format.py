@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, read_jsonl
 from fgrlhf.base.records import Complaint
+from fgrlhf.metrics.clusters import CLUSTER
 from fgrlhf.text_types import Prompt
 
 if TYPE_CHECKING:
@@ -70,6 +71,12 @@ class Item:
     @property
     def feedback(self) -> Mapping[str, Any] | None:
         return self.row.get("feedback")
+
+    @property
+    def cluster(self) -> str | None:
+        """What the item shares with others, such as a document; None if its row does not say."""
+        name = self.row.get(CLUSTER)
+        return None if name in (None, "") else str(name)
 
     @property
     def preference(self) -> list[int] | None:

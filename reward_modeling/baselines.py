@@ -136,7 +136,10 @@ def comparison(model: Predictions, baselines: Baselines) -> str:
 
 
 def verdict(model: Predictions, baselines: Baselines) -> str:
-    """Whether the reward model is more accurate than the best baseline on dev."""
+    """Whether the reward model is more accurate than the best baseline on dev.
+
+    It is only said to be more or less accurate if the interval of the difference excludes zero.
+    """
     accuracies = {name: float(one.right.mean()) for name, one in baselines.items()}
     best = max(accuracies, key=lambda name: accuracies[name])
     if model.right.min() == baselines[best].right.min() == 1:
@@ -145,10 +148,10 @@ def verdict(model: Predictions, baselines: Baselines) -> str:
     features = " (model.text_features=true starts from it)" if best == "features" else ""
     if gain.low > 0:
         return f"The model's accuracy is {gain} above the best of them, {NAMES[best]}"
-    if gain.mean <= 0:
+    if gain.high < 0:
         return (
-            f"This reward model does NOT beat {NAMES[best]}{features}: difference {gain}. Train"
-            " longer, on more rows, or from a better checkpoint before you use it as a reward"
+            f"This reward model is LESS accurate than {NAMES[best]}{features}: difference {gain}."
+            " Train longer, on more rows, or from a better checkpoint before you use it as a reward"
         )
     return (
         f"This reward model is not distinguishable from {NAMES[best]}{features} on these rows:"

@@ -42,6 +42,23 @@ def annotation(
     return Annotation(who, item, prompt, is_shown, *parts, seconds)
 
 
+def test_items_of_one_document_are_one_unit():
+    def difference(documents):
+        annotations = []
+        for number in range(40):
+            one = annotation(
+                str(number),
+                number % 2 == 0,
+                [suggested(0, 5)],
+                [marked(0, 5)] if number % 3 else [],
+                prompt=f"Q{number}",
+            )
+            annotations.append(replace(one, cluster=f"d{number // 2 % documents}"))
+        return f1_difference(annotations)
+
+    assert difference(20).has_bounds and not difference(4).has_bounds
+
+
 # ---- figures by hand -----------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 import math
 import random
 import re
+from dataclasses import replace
 from itertools import combinations
 from typing import get_args
 
@@ -152,6 +153,26 @@ def test_rows_without_a_difference_do_not_widen_the_interval():
     assert features["numbers"].share is None and features["numbers"].different == 0
     text = page("rows", explore(comparisons), comparisons)
     assert re.search(r"numbers</th>.*\n.*>–</td>", text)
+
+
+@pytest.mark.parametrize("key", ["prompt", "cluster"])
+def test_rows_of_one_prompt_are_one_unit(key):
+    """Four copies of every row say nothing new, and eight prompts have no interval."""
+
+    def share_of(prompts, copies):
+        rows = []
+        for number in range(prompts * copies):
+            answers = ["a b", "a"] if number % prompts % 3 else ["a", "a b"]
+            comparison = row(f"q{number % prompts if key == 'prompt' else number}", answers)
+            if key == "cluster":
+                prompt = replace(comparison.prompt, meta={"cluster": f"d{number % prompts}"})
+                comparison = replace(comparison, prompt=prompt)
+            rows.append(comparison)
+        return next(one.share for one in explore(rows).features if one.name == "words")
+
+    once, often = share_of(30, 1), share_of(30, 4)
+    assert (often.low, often.high) == pytest.approx((once.low, once.high))
+    assert "4 of at least 5 units" in str(share_of(4, 10))
 
 
 def test_rows_that_list_the_better_response_first_have_no_position():

@@ -544,11 +544,13 @@ def test_samples_of_no_step_are_left_alone(made):
         (0.7, 0.05, "beats"),
         (0.7, -0.01, "is not distinguishable from"),
         (0.7, None, "is not distinguishable from"),
-        (0.6, -0.1, "does NOT beat"),
+        (0.6, -0.1, "is not distinguishable from"),
+        (0.5, -0.3, "is LESS accurate than"),
     ],
 )
 def test_a_reward_model_is_compared_with_its_baselines(accuracy, low, text):
-    bounds = RecordedInterval(mean=accuracy - 0.6, low=low, high=None if low is None else 0.2)
+    high = None if low is None else 0.2 if accuracy > 0.5 else -0.01
+    bounds = RecordedInterval(mean=accuracy - 0.6, low=low, high=high)
     baselines = {
         "majority": BaselineMetrics(accuracy=0.5, auc=0.5),
         "features": BaselineMetrics(accuracy=0.6, auc=0.7, difference=bounds),
@@ -557,7 +559,7 @@ def test_a_reward_model_is_compared_with_its_baselines(accuracy, low, text):
     best = "linear model of ten hand-made features"
     shown = sections.against_baselines(metrics)
     assert shown is not None
-    assert shown.startswith(f"{text} the best of them, the {best}, on dev, by 0.")
+    assert shown.startswith(f"{text} the best of them, the {best}, on dev, by ")
     assert ("[" in shown) == (low is not None)
     assert sections.against_baselines(RewardModelMetrics(accuracy=accuracy)) is None
 

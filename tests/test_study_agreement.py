@@ -93,10 +93,12 @@ def test_an_unknown_order_does_not_count_as_the_order_listed():
 
 
 def test_items_of_one_prompt_are_one_unit_of_comparisons():
-    def judged(prompts):
+    def judged(prompts, documents=None):
         entries = []
         for number in range(24):
             row = {**ROW, "question": f"Q{number % prompts}?", "prediction 1": f"A{number}."}
+            if documents is not None:
+                row["cluster"] = number % documents
             first, second = [1 + number % 2] * 6, [1] * 6
             said = {"a": GivenPreference(first, None), "b": GivenPreference(second, None)}
             entries.append(JudgedItem(Item(str(number), row), {}, said))
@@ -108,6 +110,9 @@ def test_items_of_one_prompt_are_one_unit_of_comparisons():
     assert judged(12)[listed].has_bounds and judged(24)[listed].has_bounds
     assert "8 of at least 10 units" in str(judged(8)["preference alpha"])
     assert judged(24)["preference alpha"].has_bounds
+    # items that share a document are one unit, whatever their prompts
+    assert judged(24, 12)[listed] == judged(12)[listed]
+    assert "2 of at least 10 units" in str(judged(24, 2)["preference alpha"])
 
 
 def test_a_decided_item_is_named(tmp_path, capsys):

@@ -1,9 +1,11 @@
 import json
 import math
+import re
 import threading
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import tiny
 import torch
@@ -15,6 +17,7 @@ from rounding import assert_equal_up_to_rounding
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json
 from fgrlhf.base.seeds import derive_seed
+from fgrlhf.base_trainer import choice_note
 from fgrlhf.dev_evaluation import dev_evaluation
 from fgrlhf.evaluation import PolicyResponder, evaluate_rows
 from fgrlhf.policy import load_policy
@@ -323,6 +326,46 @@ def test_a_note_if_no_policy_is_better_than_the_initial_one(tmp_path, capsys, la
     note = "no policy had a higher dev reward than the initial one, so best/ holds"
     assert (note in printed(capsys)) == is_noted
     assert run.best is not None and run.best["step"] == (0 if is_noted else 7)
+
+
+def test_the_best_of_several_policies_is_said_to_be_too_good():
+    """Widths of 0.392 are standard errors of 0.1; sqrt(2 ln 4) = 1.665."""
+    values = {0: 0.2, 5: 0.75, 10: 0.8, 15: 0.6}
+    lines = [
+        {"step": step, "eval/r": x, "eval_low/r": x - 0.196, "eval_high/r": x + 0.196}
+        for step, x in values.items()
+    ]
+    note = choice_note("r", 10, [{"step": 1, "loss": 2.0}, *lines])
+    assert note == (
+        "note: dev r chose best/ among 4 policies, so its 0.8 is too high, by at most 0.17 on"
+        " average; that of step 5 is the first within one standard error (0.1). Report figures of"
+        " other prompts"
+    )
+    assert "no earlier one is within" in (choice_note("r", 10, [lines[0], lines[2]]) or "")
+    assert choice_note("r", 10, lines[2:3]) is None and choice_note("q", 10, lines) is None
+
+
+def test_the_best_of_equal_policies_is_too_high_by_at_most_the_bound():
+    rng = np.random.default_rng(0)
+    best = rng.normal(size=(20_000, 10)).max(1).mean()
+    lines = [
+        {"step": step, "eval/r": 0.0, "eval_low/r": -1.96, "eval_high/r": 1.96}
+        for step in range(10)
+    ]
+    (said,) = re.findall("at most ([0-9.]+)", choice_note("r", 0, lines) or "")
+    assert best < float(said) < 1.5 * best
+
+
+def test_a_run_says_how_its_best_policy_was_chosen(tmp_path, capsys):
+    dev = iter([0.1, 0.5, 1.0, 1.0, 0.7])
+    cfg = config(tmp_path, evaluation__every_steps=2, train__total_episodes=56)
+
+    def evaluate(policy):
+        value = next(dev)
+        return {"reward": Interval(value, value - 0.1, value + 0.1), "kl": 0.0}
+
+    trainer(cfg, evaluate=evaluate).train()
+    assert printed(capsys).count("dev reward chose best/ among 5 policies, so its 1 is too") == 1
 
 
 def test_a_metric_that_never_changes_is_named(tmp_path, capsys):

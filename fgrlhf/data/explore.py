@@ -6,13 +6,14 @@ All of them are computed from the texts. Words are separated by white space.
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TypeVar
 
 import numpy as np
 
+from fgrlhf.data.agreement.responses import named_clusters
 from fgrlhf.data.comparisons import Comparison
 from fgrlhf.data.near_duplicates import (
     near_duplicate_rows,
@@ -20,6 +21,7 @@ from fgrlhf.data.near_duplicates import (
     shingles,
     similarity,
 )
+from fgrlhf.metrics.clusters import cluster_of
 from fgrlhf.segmentation import sentences
 from fgrlhf.stats import Interval, ratio_interval
 from fgrlhf.text_types import USER
@@ -40,6 +42,7 @@ class Pair:
     """A decided pair of responses to a prompt."""
 
     row: int
+    unit: Hashable  # of intervals: the prompt, its cluster, or the row if the prompt is no text
     better: str
     worse: str
     first_is_better: bool
@@ -168,11 +171,13 @@ def _filters(
 
 def decided_pairs(comparisons: Sequence[Comparison]) -> list[Pair]:
     """The decided pairs of all rows."""
+    prompts = [comparison.prompt for comparison in comparisons]
+    units = named_clusters([prompt.text for prompt in prompts], list(map(cluster_of, prompts)))
     pairs = []
     for row, comparison in enumerate(comparisons):
         for better, worse in comparison.pairs:
             texts = comparison.answers[better].text, comparison.answers[worse].text
-            pairs.append(Pair(row, *texts, better < worse))
+            pairs.append(Pair(row, units[row], *texts, better < worse))
     return pairs
 
 
@@ -207,22 +212,13 @@ def _is_contradicted(texts: tuple[str, str, str], decided: Decided) -> bool:
 
 
 def _share(pairs: Sequence[Pair], above: Sequence[bool], below: Sequence[bool]) -> Interval | None:
-    """The share of pairs, with an interval over rows; None if no pair is in the denominator.
+    """The share of pairs, with an interval over prompts; None if no pair is in the denominator.
 
     Args:
       above: whether each pair is in the numerator.
       below: whether it is in the denominator.
     """
-    numerators: Counter[int] = Counter()
-    denominators: Counter[int] = Counter()
-    for pair, in_numerator, in_denominator in zip(pairs, above, below, strict=True):
-        numerators[pair.row] += in_numerator
-        denominators[pair.row] += in_denominator
-    # a draw of rows without a pair in the denominator would have no share
-    rows = sorted(row for row, count in denominators.items() if count)
-    if not rows:
-        return None
-    return ratio_interval([numerators[row] for row in rows], [denominators[row] for row in rows])
+    return ratio_interval(above, below, [pair.unit for pair in pairs]) if any(below) else None
 
 
 def _first_is_better(pairs: Sequence[Pair]) -> Interval | None:

@@ -457,10 +457,10 @@ def against_baselines(metrics: RewardModelMetrics) -> str | None:
     shown = f", by {_with_bounds(metrics.accuracy - accuracies[best], gain)}"
     if metrics.accuracy == accuracies[best] == 1:
         relation, shown = "equals", ""  # nothing can beat it
-    elif metrics.accuracy <= accuracies[best]:
-        relation = "does NOT beat"
     elif gain is not None and gain.low is not None and gain.low > 0:
         relation = "beats"
+    elif gain is not None and gain.high is not None and gain.high < 0:
+        relation = "is LESS accurate than"
     else:  # it covers zero, or there is none
         relation = "is not distinguishable from"
     return f"{relation} the best of them, the {BASELINES.get(best, best)}, on dev{shown}"

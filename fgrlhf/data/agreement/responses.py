@@ -154,10 +154,15 @@ def _judged_rows(files: Mapping[str, Sequence[JudgedResponse]]) -> Iterator[_Jud
 
 def clusters(shared: Sequence[Shared]) -> list[Hashable]:
     """The cluster of each response: that of its row, else see `clusters_of`."""
-    names = clusters_of([entry.prompt for entry in shared])
-    for place, entry in enumerate(shared):
-        if entry.cluster is not None:
-            names[place] = f"{CLUSTER} {entry.cluster}"
+    return named_clusters([entry.prompt for entry in shared], [entry.cluster for entry in shared])
+
+
+def named_clusters(prompts: Sequence[str], clusters: Sequence[str | None]) -> list[Hashable]:
+    """The cluster that each response names; of one that names none, that of its prompt."""
+    names = clusters_of(prompts)
+    for place, cluster in enumerate(clusters):
+        if cluster is not None:
+            names[place] = f"{CLUSTER} {cluster}"
     return names
 
 
