@@ -358,9 +358,8 @@ def _micro_batch(
     with state.precision():
         new = policy_forward(state.policy, batch)
         values_BT = value_forward(state, batch)
-    policy_BT, _, _ = clipped_policy_loss(
-        new.logprobs_BT, scored.policy.logprobs_BT[part], advantages_BT[part], ppo.cliprange
-    )
+    log_ratio_BT = new.logprobs_BT - scored.policy.logprobs_BT[part]
+    policy_BT, _, _ = clipped_policy_loss(log_ratio_BT, advantages_BT[part], ppo.cliprange)
     value_BT, _ = clipped_value_loss(
         values_BT, scored.values_BT[part], returns_BT[part], ppo.cliprange_value
     )

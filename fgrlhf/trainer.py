@@ -14,8 +14,13 @@ from tqdm import tqdm
 
 from fgrlhf.algorithms.advantages import reward_to_go
 from fgrlhf.algorithms.config import KL_ASPECT
-from fgrlhf.algorithms.kl import KLController, kl_k3
-from fgrlhf.algorithms.metrics import add_token_means, mean_of
+from fgrlhf.algorithms.kl import EntropyController, KLController, kl_k3
+from fgrlhf.algorithms.metrics import (
+    add_token_means,
+    learned_mask,
+    mean_of,
+    response_weights,
+)
 from fgrlhf.algorithms.protocol import Algorithm, check_returned
 from fgrlhf.algorithms.registry import algorithm_class
 from fgrlhf.alignment import segment_starts
@@ -123,6 +128,8 @@ class OnPolicyTrainer(PolicyTrainer):
                 keep_copies(self.reference, self.actor_critic)
         kl = config.algorithm.kl
         self.kl = KLController(kl.coef, kl.target, kl.horizon)
+        entropy = config.algorithm.entropy
+        self.entropy = EntropyController(entropy.coef, entropy.target)
         self.high_kl_count = 0
         self._pass = -1  # the pass over the prompts whose order is in `_pass_order`; -1: none yet
         self._pass_order: list[int] = []
@@ -170,6 +177,7 @@ class OnPolicyTrainer(PolicyTrainer):
             metrics |= update_metrics
             metrics |= gap_metrics
             metrics["kl_coef"] = self.kl.coef
+            metrics |= self._adapt_entropy_bonus(update_metrics)
             metrics |= self._weight_metrics(rewards)
             metrics["prompts/cut"] = self._share_cut(rollout)
             metrics |= cut_shares(gathered(self.accelerator, scored_inputs))
@@ -355,7 +363,12 @@ class OnPolicyTrainer(PolicyTrainer):
         """The KL-penalised rewards penalized_BT, and the advantages computed from them."""
         rewards, penalized_BT = self._penalized(rollout, rewards)
         advantages = self.algorithm.advantages(rollout, penalized_BT, rewards)
-        check_returned(self.algorithm, "advantages", advantages, rollout.response_mask_BT)
+        mask_BT = rollout.response_mask_BT
+        check_returned(self.algorithm, "advantages", advantages, mask_BT)
+        if self.config.algorithm.loss.importance_level == "segment":
+            starts_BT = segment_starts(rewards.segments.values(), rollout.char_ends, mask_BT)
+            segment_BT = (starts_BT.long().cumsum(1) - 1).clamp(min=0)  # an empty row starts none
+            advantages = replace(advantages, segment_BT=segment_BT)
         return penalized_BT, advantages
 
     def _penalized(self, rollout: Rollout, rewards: TokenReward) -> tuple[TokenReward, Tensor]:
@@ -389,13 +402,28 @@ class OnPolicyTrainer(PolicyTrainer):
         for epoch in range(epochs):
             for rows_B in self.minibatches(len(rollout), epoch):
                 is_first = not step_metrics
-                step_metrics.append(self._optimizer_step(rollout, advantages, rows_B, is_first))
-        return mean_of(step_metrics) | {"lr": self.optimizer.param_groups[0]["lr"]}
+                metrics = self._optimizer_step(rollout, advantages, rows_B, is_first)
+                if metrics is None:
+                    return self._update_metrics(step_metrics)
+                step_metrics.append(metrics)
+        return self._update_metrics(step_metrics)
+
+    def _update_metrics(self, step_metrics: Sequence[dict[str, float]]) -> dict[str, float]:
+        metrics = mean_of(step_metrics) | {"lr": self.optimizer.param_groups[0]["lr"]}
+        if self._target_kl is not None:
+            metrics["update/steps"] = float(len(step_metrics))
+        return metrics
+
+    @property
+    def _target_kl(self) -> float | None:
+        """`algorithm.loss.target_kl`, if the algorithm reads it."""
+        settings = self.config.algorithm
+        return None if "target_kl" in settings.unread_of_loss else settings.loss.target_kl
 
     def _optimizer_step(
         self, rollout: Rollout, advantages: Advantages, rows_B: Tensor, is_first: bool = False
-    ) -> dict[str, float]:
-        """One optimiser step on the mean loss over a minibatch's tokens.
+    ) -> dict[str, float] | None:
+        """One optimiser step on the mean loss of a minibatch; `algorithm.loss.type` is the mean.
 
         The result does not depend on the number of micro-batches or ranks: each of them adds its
         share of the mean. With `train.average_microbatches: false`, the gradient grows with the
@@ -405,10 +433,19 @@ class OnPolicyTrainer(PolicyTrainer):
           is_first: whether the policy is still the one that scored the rollout. In bf16, results
             depend on the padding of a batch, here by several percent of a probability. The
             policy's ratio to itself is 1, so its own log-probabilities are then the old ones.
+
+        Returns:
+          the metrics; None: the policy is too far from the old one (`target_kl`), so it stays.
         """
         own_are_old = is_first and self.dtype == "bf16" and not self.config.train.dropout
         n_tokens = rollout.response_mask_BT[rows_B].sum().clamp(min=1)
+        settings = self.config.algorithm
         micro_batches = self.micro_batches(rows_B)
+        mask_BT = learned_mask(settings.loss.leave_out, advantages, rollout)
+        weights_B = torch.zeros(len(rollout), device=mask_BT.device)
+        weights_B[rows_B] = response_weights(
+            settings.loss.type, mask_BT[rows_B].sum(1), self.config.model.max_generated_len
+        )
         self.optimizer.zero_grad(set_to_none=True)
         totals: dict[str, Tensor] = {}
         for i, micro_B in enumerate(micro_batches):
@@ -424,15 +461,19 @@ class OnPolicyTrainer(PolicyTrainer):
                         old.response_mask_BT,
                         old.support_BTW,
                         temperature=self.config.logprob_temperature,
-                        entropy_gradient=self.config.algorithm.entropy_coef > 0,
+                        entropy_gradient=self.entropy.coef > 0,
                     )
                 if own_are_old:
                     old = replace(old, logprobs_BT=new.logprobs_BT.detach())
                 token_loss = self.token_loss(new, old, micro_advantages)
-                share_of_mean = masked_sum(token_loss.loss_BT, old.response_mask_BT) / n_tokens
+                weighted_BT = token_loss.loss_BT * weights_B[micro_B, None]
+                share_of_mean = masked_sum(weighted_BT, mask_BT[micro_B, : weighted_BT.shape[1]])
                 (share_of_mean * self._gradient_scale(rows_B, micro_B)).backward()
             add_token_means(totals, token_loss.metrics, old.response_mask_BT, n_tokens)
-        return self._summed(totals) | self._clip_and_step()
+        metrics = self._summed(totals)
+        if self._target_kl is not None and not is_first and metrics["approx_kl"] > self._target_kl:
+            return None
+        return metrics | self._clip_and_step()
 
     def _gradient_scale(self, rows_B: Tensor, micro_B: Tensor) -> float:
         """What the loss of a micro-batch is multiplied with, before the gradients are averaged."""
@@ -455,13 +496,16 @@ class OnPolicyTrainer(PolicyTrainer):
         check_returned(self.algorithm, "loss", algorithm_loss, old.response_mask_BT)
         loss_BT = algorithm_loss.loss_BT
         metrics = {**algorithm_loss.metrics, **weight_metrics}
+        if self.entropy.target is not None:  # needed, whatever an algorithm logs
+            assert new.entropy_BT is not None
+            metrics["entropy"] = new.entropy_BT.detach()
         if settings.kl_in_loss:
             kl_BT = kl_k3(new.logprobs_BT, old.ref_logprobs_BT)
             loss_BT = loss_BT + self.kl.coef * kl_BT
             metrics["loss/kl"] = kl_BT.detach()
-        if settings.entropy_coef:
+        if self.entropy.coef:
             assert new.entropy_BT is not None
-            loss_BT = loss_BT - settings.entropy_coef * new.entropy_BT
+            loss_BT = loss_BT - self.entropy.coef * new.entropy_BT
         metrics["loss/total"] = loss_BT.detach()
         return TokenLoss(loss_BT, metrics)
 
@@ -563,6 +607,8 @@ class OnPolicyTrainer(PolicyTrainer):
     def progress(self) -> dict:
         return super().progress() | {
             "kl_coef": self.kl.coef,
+            "entropy_alpha": self.entropy.alpha,
+            "entropy_coef": self.entropy.coef,
             "high_kl_count": self.high_kl_count,
             "multipliers": self.reward_weights.multipliers,
         }
@@ -570,6 +616,8 @@ class OnPolicyTrainer(PolicyTrainer):
     def restore(self, state: dict) -> None:
         super().restore(state)
         self.kl.coef = state["kl_coef"]
+        self.entropy.alpha = state.get("entropy_alpha", 0.0)
+        self.entropy.coef = state.get("entropy_coef", self.entropy.coef)
         self.high_kl_count = state["high_kl_count"]
         self.reward_weights.multipliers = state.get("multipliers", {})
 
@@ -591,6 +639,14 @@ class OnPolicyTrainer(PolicyTrainer):
         That far from the reference a high reward usually means reward hacking.
         """
         return metrics.get("kl", 0.0) <= self.config.train.kl_threshold
+
+    def _adapt_entropy_bonus(self, update_metrics: Mapping[str, float]) -> dict[str, float]:
+        """Log the coefficient of this step, if it adapts, and adapt that of the next one."""
+        if self.entropy.target is None:
+            return {}
+        used = {"entropy_coef": self.entropy.coef}
+        self.entropy.update(update_metrics["entropy"])
+        return used
 
     def _follow_kl(self, kl: float) -> None:
         # A policy that does not learn yet has a KL of 0, which says nothing about the coefficient.

@@ -168,6 +168,8 @@ class Advantages:
     returns_BT: Tensor | None = None  # None: no critic
     # of a critic with an output per aspect, of which `returns_BT` is the sum
     returns_BTA: Tensor | None = None
+    # number of the segment of each token, with `algorithm.loss.importance_level: segment`
+    segment_BT: Tensor | None = None
 
     def __post_init__(self):
         check_shape("Advantages.advantages_BT", self.advantages_BT, (None, None))
@@ -181,7 +183,8 @@ class Advantages:
         """The rows at `index_B`, cut to T tokens."""
         returns_BT = None if self.returns_BT is None else self.returns_BT[index_B, :T]
         returns_BTA = None if self.returns_BTA is None else self.returns_BTA[index_B, :T]
-        return Advantages(self.advantages_BT[index_B, :T], returns_BT, returns_BTA)
+        segment_BT = None if self.segment_BT is None else self.segment_BT[index_B, :T]
+        return Advantages(self.advantages_BT[index_B, :T], returns_BT, returns_BTA, segment_BT)
 
 
 @dataclass(frozen=True)

@@ -140,7 +140,7 @@ def test_every_architecture_trains_as_on_the_cpu(kind, tmp_path):
 
 
 def test_settings_of_the_loss_work_as_on_the_cpu(tmp_path):
-    named = {"algorithm__entropy_coef": 0.01, "algorithm__kl__part_of": "loss"}
+    named = {"algorithm__entropy__coef": 0.01, "algorithm__kl__part_of": "loss"}
     assert_trains_as_on_the_cpu(tmp_path, "gpt2", algorithm__normalize_aspects="batch", **named)
 
 

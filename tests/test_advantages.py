@@ -19,6 +19,7 @@ from fgrlhf.algorithms.advantages import (
     segment_advantages,
     segment_baseline,
 )
+from fgrlhf.algorithms.metrics import response_weights
 
 LENGTHS = [7, 4, 1, 3]
 MASK = lengths_mask(LENGTHS)
@@ -248,10 +249,10 @@ def small_world(K: int):
     return list(logits.values()), logprob_NT, rewards_NT, before_NT, mask_NT, groups
 
 
-def expected_gradient(K, leave_out, form):
+def expected_gradient(K, leave_out, form, mean="constant"):
     """The mean of the estimator over all groups, and the gradient of the expected return.
 
-    Both are vectors, and a group has K responses.
+    Both are vectors, and a group has K responses, whose losses are averaged as a minibatch's.
     """
     parameters, logprob_NT, rewards_NT, before_NT, mask_NT, groups_GK = small_world(K)
     chance_N = logprob_NT.sum(1).exp()
@@ -263,7 +264,9 @@ def expected_gradient(K, leave_out, form):
         advantages_BT = segment_advantages(rewards_BT, before_BT, mask_BT, group_B, 1.0, leave_out)
     else:
         advantages_BT = response_advantages(rewards_BT, mask_BT, group_B, 1.0, leave_out)
-    weight_B = chance_N.detach()[groups_GK].prod(1).repeat_interleave(K) / K
+    chance_B = chance_N.detach()[groups_GK].prod(1).repeat_interleave(K)
+    lengths_GK = mask_NT.sum(1).double()[groups_GK]
+    weight_B = chance_B * torch.cat([response_weights(mean, row_K, 1) for row_K in lengths_GK])
     estimate = torch.autograd.grad(
         (weight_B[:, None] * advantages_BT * logprob_NT[rows_B]).sum(), parameters
     )
@@ -277,6 +280,13 @@ def test_leaving_one_out_is_unbiased(form, K):
     """The mean of the estimator over all groups is the gradient of the expected return."""
     estimate, exact, _ = expected_gradient(K, True, form)
     torch.testing.assert_close(estimate, exact, atol=1e-12, rtol=1e-9)
+
+
+@pytest.mark.parametrize("mean", ["token", "response"])
+def test_only_a_constant_divisor_is_unbiased(mean):
+    """With one that depends on the lengths, it has another direction."""
+    estimate, exact, _ = expected_gradient(2, True, "response", mean)
+    assert torch.nn.functional.cosine_similarity(estimate, exact, 0) < 0.9999
 
 
 def test_the_mean_over_all_samples_shrinks_the_gradient():

@@ -34,7 +34,7 @@ from fgrlhf.configs.strict import to_yaml, validate
 from fgrlhf.reward import AtEnd, CombinedReward, normalized
 from fgrlhf.runs.rl_config import RLConfig
 from fgrlhf.text_types import SegmentScore
-from fgrlhf.types import PolicyOutput, TokenReward
+from fgrlhf.types import Advantages, PolicyOutput, TokenReward
 
 ROOT = Path(__file__).parents[1]
 NAMES = list(ALGORITHMS)
@@ -162,7 +162,7 @@ def test_a_reward_that_does_not_apply_gives_no_advantage():
 def test_grpo_without_normalisation_is_reinforce_with_a_mean_baseline():
     """One prompt, a reward at the end."""
     reinforce = advantages(Reinforce(ReinforceConfig(baseline="mean")), ENDS)
-    plain = GRPO(GRPOConfig(normalize=False, credit="response"))
+    plain = GRPO(GRPOConfig(scale="none", credit="response"))
     torch.testing.assert_close(advantages(plain, ENDS), reinforce)
     assert reinforce[:, 0].tolist() == [0, 0, 2, -2]
     # and the gradients: at ratio 1 the gradient of the clipped surrogate is the policy gradient
@@ -181,7 +181,7 @@ def test_grpo_without_normalisation_is_reinforce_with_a_mean_baseline():
 def test_grpo_normalises_by_the_group():
     std = torch.tensor([3.0, 3.0, 5.0, 1.0]).std()  # of the returns
     for rows, credit in ((ROWS, "response"), (ENDS, "segment")):
-        plain = advantages(GRPO(GRPOConfig(normalize=False, credit=credit)), rows)
+        plain = advantages(GRPO(GRPOConfig(scale="none", credit=credit)), rows)
         scaled = advantages(GRPO(GRPOConfig(credit=credit)), rows)
         torch.testing.assert_close(scaled, plain / (std + 1e-4))
     same = ([2.0], [0.0, 2.0])  # no spread: no advantage, no division by zero
@@ -208,7 +208,7 @@ def test_grpo_divides_by_the_spread_of_segments_if_all_returns_are_equal():
     """
     rows = ([1.0, -1.0, 1.0], [1.0, 1.0, -1.0], [-1.0, 1.0, 1.0])
     plain = torch.tensor([[0, -2.0, 2.0], [0, -2.0, -4.0], [0, 4.0, 2.0]]) / 3
-    torch.testing.assert_close(advantages(GRPO(GRPOConfig(normalize=False)), rows), plain)
+    torch.testing.assert_close(advantages(GRPO(GRPOConfig(scale="none")), rows), plain)
     # mean squares 8/27, 20/27, 20/27; their sum / (3 - 1) = 8/9
     expected = plain / ((8 / 9) ** 0.5 + 1e-4)
     torch.testing.assert_close(advantages(GRPO(GRPOConfig()), rows), expected)
@@ -227,7 +227,7 @@ def test_gpg_makes_up_for_prompts_that_say_nothing():
     spread_B = torch.tensor([0.7, 0.7, 0.0, 0.0, 0.0, 0.0])
     assert gpg_scale(spread_B) == 3  # four of six rollouts give no gradient: 6 / (6 - 4)
     assert gpg_scale(torch.zeros(6)) == 1
-    gpg, grpo = GPG(GPGConfig()), GRPO(GRPOConfig(normalize=False))
+    gpg, grpo = GPG(GPGConfig()), GRPO(GRPOConfig(scale="none"))
     torch.testing.assert_close(advantages(gpg), advantages(grpo))  # only one prompt with an effect
 
 
@@ -255,14 +255,12 @@ def test_reinforce_by_hand():
         assert result_BT.tolist() == expected, baseline
 
 
-@pytest.mark.parametrize("normalize", [True, False])
-def test_the_ratio_is_clipped_on_both_sides_apart(normalize):
-    settings = GRPOConfig(normalize=normalize, clip_low=0.1, clip_high=0.3)
+@pytest.mark.parametrize("scale", ["group", "batch", "none"])
+def test_the_ratio_is_clipped_on_both_sides_apart(scale):
+    settings = GRPOConfig(scale=scale, clip_low=0.1, clip_high=0.3)
     old, _ = dense([0.0], [0.0])
     new = PolicyOutput(torch.tensor([[1.5], [0.5]]).log(), None, torch.zeros(2, 1))
-    result = GRPO(settings).loss(
-        new, old, type("A", (), {"advantages_BT": torch.tensor([[1.0], [-1.0]])})
-    )
+    result = GRPO(settings).loss(new, old, Advantages(torch.tensor([[1.0], [-1.0]])))
     torch.testing.assert_close(result.loss_BT, torch.tensor([[-1.3], [0.9]]))
     assert result.metrics["clipfrac/policy"].tolist() == [[1], [1]]
 
@@ -464,7 +462,7 @@ def test_a_large_bonus_keeps_the_entropy(tmp_path):
     final = {}
     for coefficient in (0.0, 5.0):
         folder = tmp_path / str(coefficient)
-        changes = LARGE | {"algorithm__entropy_coef": coefficient, "algorithm__kl__coef": 0.0}
+        changes = LARGE | {"algorithm__entropy__coef": coefficient, "algorithm__kl__coef": 0.0}
         changes |= {"env__train_num_samples_per_input": 8, "train__lr": LR["gpt2"]}
         changes["train__total_episodes"] = 32 * 20
         make(folder, "reinforce", "gpt2", **changes).train()

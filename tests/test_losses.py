@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from fgrlhf.algorithms.losses import (
+    cispo_loss,
     clipped_policy_loss,
     clipped_value_loss,
     policy_gradient_loss,
@@ -24,7 +25,7 @@ from fgrlhf.algorithms.losses import (
 def test_policy_loss_by_hand(ratio, advantage, loss, clipped, slope):
     old = torch.tensor([[-1.0]])
     new = (old + torch.tensor(ratio).log()).requires_grad_()
-    loss_BT, ratio_BT, clipped_BT = clipped_policy_loss(new, old, torch.tensor([[advantage]]), 0.2)
+    loss_BT, ratio_BT, clipped_BT = clipped_policy_loss(new - old, torch.tensor([[advantage]]), 0.2)
     loss_BT.sum().backward()
     assert loss_BT.item() == pytest.approx(loss, abs=1e-5)
     assert ratio_BT.item() == pytest.approx(ratio, abs=1e-5)
@@ -65,13 +66,13 @@ def test_an_unclipped_value_loss_is_the_squared_error():
 def test_a_wide_clip_is_no_clip():
     g = torch.Generator().manual_seed(0)
     new, old, advantages = (torch.randn(3, 5, generator=g) for _ in range(3))
-    loss_BT, ratio_BT, clipped_BT = clipped_policy_loss(new, old, advantages, 1e6)
+    loss_BT, ratio_BT, clipped_BT = clipped_policy_loss(new - old, advantages, 1e6)
     torch.testing.assert_close(loss_BT, -advantages * torch.exp(new - old))
     torch.testing.assert_close(
         clipped_value_loss(new, old, advantages, 1e6)[0], 0.5 * (new - advantages) ** 2
     )
     assert clipped_BT.sum() == 0
-    tight, _, _ = clipped_policy_loss(new, old, advantages, 0.1)
+    tight, _, _ = clipped_policy_loss(new - old, advantages, 0.1)
     assert (tight >= loss_BT - 1e-6).all()  # the surrogate is a pessimistic bound
 
 
@@ -92,7 +93,11 @@ def test_values_within_the_clip_range_never_count_as_clipped():
         (surrogate_loss, ["new_logprobs_BT", "old_logprobs_BT", "advantages_BT"]),
         (
             lambda *tensors: clipped_policy_loss(*tensors, 0.2),
-            ["new_logprobs_BT", "old_logprobs_BT", "advantages_BT"],
+            ["log_ratio_BT", "advantages_BT"],
+        ),
+        (
+            lambda *tensors: cispo_loss(*tensors, 0.2),
+            ["log_ratio_BT", "new_logprobs_BT", "advantages_BT"],
         ),
         (
             lambda *tensors: clipped_value_loss(*tensors, 0.2),

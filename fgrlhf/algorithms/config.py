@@ -6,7 +6,8 @@ The config class of an algorithm declares the keys of the section `algorithm:` t
       ActorCriticConfig                GAE and a critic                           trpo
         JointLossConfig                one loss trains policy and critic          a2c
           ClippedRatioConfig           the loss clips the policy's ratio          ppo, nlpo
-      GroupConfig                      compares the samples of a prompt           rloo, grpo, gpg
+      GroupConfig                      compares the samples of a prompt           gpg
+        ClippedGroupConfig             the loss clips the policy's ratio          rloo, grpo
       ReinforceConfig                  a baseline from the batch                  reinforce
 
 Changing `algorithm.name` is enough to switch the algorithm: a shared setting that the chosen
@@ -14,6 +15,7 @@ algorithm does not read is not an error. It is dropped from the config and liste
 starts (`AlgorithmConfig.unused`). Any other key that the algorithm does not read is an error.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -115,15 +117,87 @@ class WhitenConfig(StrictModel):
     )
 
 
+class EntropyConfig(StrictModel):
+    """The section `algorithm.entropy`: a bonus on the entropy of the next token, in the loss."""
+
+    coef: Coefficient = Field(
+        default=0.0,
+        description="coefficient of the bonus; with a target, its change after each rollout step",
+    )
+    target: Positive | None = Field(
+        default=None,
+        description=(
+            "nats per token: below it the coefficient, 0 at first, rises, above it falls and there"
+            " is no bonus (Skywork-OR1); null: coef is fixed"
+        ),
+    )
+
+    @model_validator(mode="after")
+    def _adapts_a_coefficient(self):
+        if self.target is not None and self.coef == 0:
+            reason = (
+                "it is not read, since coef is 0 and the coefficient would never change: set coef"
+                " above 0, 0.005 as in the paper, or leave it out"
+            )
+            refuse([("target", reason)])
+        return self
+
+
+class LossConfig(StrictModel):
+    """The section `algorithm.loss`: how the losses of tokens are computed and averaged."""
+
+    type: Literal["token", "response", "constant", "cispo"] = Field(
+        default="token",
+        description=(
+            "token: the mean over the tokens of a minibatch; response: of each response, then over"
+            " responses (GRPO's paper); constant: a sum over max_generated_len (Dr. GRPO); cispo:"
+            " token, and the ratio is a bounded weight that has no gradient (MiniMax-M1)"
+        ),
+    )
+    importance_level: Literal["token", "segment", "sequence"] | None = Field(
+        default=None,
+        description=(
+            "what has a ratio of its own: each token, or a segment or sequence, by the geometric"
+            " mean of its tokens' (GSPO); null: token, but with rloo there is no ratio"
+        ),
+    )
+    delta: Positive | None = Field(
+        default=None,
+        description=(
+            "bound of the ratio where the advantage is negative (INTELLECT-2); null: none, as PPO"
+        ),
+    )
+    leave_out: list[Literal["truncated", "equal"]] = Field(
+        default=[],
+        description=(
+            "responses that are no part of the loss. truncated: those that reached"
+            " max_generated_len; equal: those whose advantages are all 0"
+        ),
+    )
+    target_kl: Positive | None = Field(
+        default=None,
+        description=(
+            "end an update before the policy takes a step from a KL(old || new) above it, in nats"
+            " per token; null: never"
+        ),
+    )
+
+    @model_validator(mode="after")
+    def _bounds_a_ratio(self):
+        if self.type == "cispo":
+            way_out = "since cispo bounds every ratio: leave it out, or set type=token"
+            refuse(unread_keys(self, ["delta"], way_out))
+        return self
+
+
 class AlgorithmConfig(StrictModel):
     """Settings of every algorithm."""
 
     name: str = "python"  # the library's algorithms override it
     kl: KLConfig = KLConfig()
     gamma: float = Field(default=1.0, ge=0, le=1, description="discount per token")
-    entropy_coef: Coefficient = Field(
-        default=0.0, description="bonus on the entropy of the next token, in the loss"
-    )
+    entropy: EntropyConfig = EntropyConfig()
+    loss: LossConfig = LossConfig()
     normalize_aspects: Literal["batch", "group"] | None = Field(
         default=None,
         description=(
@@ -144,7 +218,13 @@ class AlgorithmConfig(StrictModel):
     @property
     def unused(self) -> tuple[str, ...]:
         """Shared settings that the config gives and this algorithm does not read."""
-        return self._unused
+        given = [key for key, _ in unread_keys(self.loss, self.unread_of_loss, "")]
+        return tuple(sorted([*self._unused, *(f"loss.{key}" for key in given)]))
+
+    @property
+    def unread_of_loss(self) -> Collection[str]:
+        """The keys of `loss` that this algorithm does not read: without a ratio, those of it."""
+        return ("importance_level", "delta", "target_kl")
 
     def mistakes(self, run: RunSettings) -> list[str]:
         """Settings in other sections that do not fit this algorithm: one message each."""
@@ -252,6 +332,24 @@ class ClippedRatioConfig(JointLossConfig):
         default=0.2, description="clip the ratio to 1 - cliprange .. 1 + cliprange"
     )
 
+    @property
+    def unread_of_loss(self) -> Collection[str]:
+        return ()
+
+    @model_validator(mode="after")
+    def _delta_is_above_the_clipped_range(self):
+        _check_delta(self.loss, "cliprange", self.cliprange)
+        return self
+
+
+def _check_delta(loss: LossConfig, key: str, clip_high: float) -> None:
+    if loss.delta is not None and loss.delta <= 1 + clip_high:
+        reason = (
+            f"it is {loss.delta:g}, but the ratio is clipped only above 1 + {key} ="
+            f" {1 + clip_high:g}, and it must be larger: raise it, or leave it out"
+        )
+        refuse([("loss.delta", reason)])
+
 
 SHARED_SETTINGS = frozenset(ClippedRatioConfig.model_fields) - {"name"}
 
@@ -317,6 +415,10 @@ class TRPOConfig(ActorCriticConfig):
     )
     cg_steps: int = Field(default=10, ge=1, le=1000, description="steps of conjugate gradients")
 
+    @property
+    def unread_of_loss(self) -> Collection[str]:
+        return tuple(LossConfig.model_fields)  # its objective is no such loss
+
     def mistakes(self, run: RunSettings) -> list[str]:
         mistakes = []
         if run.shares_trunk:
@@ -375,23 +477,64 @@ class GroupConfig(AlgorithmConfig):
         return mistakes
 
 
-class RLOOConfig(GroupConfig):
-    """REINFORCE leave-one-out."""
+class ClippedGroupConfig(GroupConfig):
+    """Settings of the group-relative algorithms whose loss clips the ratio of new to old policy."""
 
-    name: Literal["rloo"] = "rloo"
-
-
-class GRPOConfig(GroupConfig):
-    """Group relative policy optimisation."""
-
-    name: Literal["grpo"] = "grpo"
-    normalize: bool = Field(
-        default=True, description="divide by the standard deviation of the prompt's samples"
-    )
     clip_low: float = Field(
         default=0.2, gt=0, le=1, description="clip the ratio below 1 - clip_low"
     )
     clip_high: Positive = Field(default=0.2, description="clip the ratio above 1 + clip_high")
+
+    @property
+    def has_ratio(self) -> bool:
+        """Whether the loss has a ratio, so that a rollout can be used for several epochs."""
+        return True
+
+    @property
+    def unread_of_loss(self) -> Collection[str]:
+        return ()
+
+    @model_validator(mode="after")
+    def _delta_is_above_the_clipped_range(self):
+        _check_delta(self.loss, "clip_high", self.clip_high)
+        return self
+
+
+class RLOOConfig(ClippedGroupConfig):
+    """REINFORCE leave-one-out; its loss has a ratio if `loss.importance_level` is set."""
+
+    name: Literal["rloo"] = "rloo"
+
+    @property
+    def has_ratio(self) -> bool:
+        return self.loss.importance_level is not None
+
+    @property
+    def unread_of_loss(self) -> Collection[str]:
+        return () if self.has_ratio else ("delta", "target_kl")
+
+    @model_validator(mode="after")
+    def _reads_its_clip_range(self):
+        if not self.has_ratio:
+            way_out = (
+                "since loss.importance_level is null and the loss has no ratio: set it to token, or"
+                " leave this out"
+            )
+            refuse(unread_keys(self, ["clip_low", "clip_high"], way_out))
+        return self
+
+
+class GRPOConfig(ClippedGroupConfig):
+    """Group relative policy optimisation."""
+
+    name: Literal["grpo"] = "grpo"
+    scale: Literal["group", "batch", "none"] = Field(
+        default="group",
+        description=(
+            "divide the advantages by their standard deviation over the samples of the prompt, or"
+            " of the whole batch"
+        ),
+    )
 
     kl_part_of = "loss"
 

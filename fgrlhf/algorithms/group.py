@@ -12,8 +12,8 @@ from fgrlhf.algorithms.advantages import (
     response_advantages,
     segment_advantages,
 )
-from fgrlhf.algorithms.config import GroupConfig
-from fgrlhf.algorithms.losses import policy_gradient_loss
+from fgrlhf.algorithms.config import ClippedGroupConfig, GroupConfig
+from fgrlhf.algorithms.losses import policy_gradient_loss, ratio_loss
 from fgrlhf.algorithms.metrics import policy_metrics
 from fgrlhf.algorithms.protocol import Algorithm
 from fgrlhf.alignment import segments_before
@@ -82,3 +82,19 @@ class GroupRelative(Algorithm):
     def loss(self, new: PolicyOutput, old: Rollout, advantages: Advantages) -> TokenLoss:
         policy_BT = policy_gradient_loss(new.logprobs_BT, advantages.advantages_BT)
         return TokenLoss(policy_BT, policy_metrics(new, old, policy_BT))
+
+
+class ClippedGroupRelative(GroupRelative):
+    """The same with a loss that clips the ratio, for several epochs over a rollout."""
+
+    config: ClippedGroupConfig
+
+    def loss(self, new: PolicyOutput, old: Rollout, advantages: Advantages) -> TokenLoss:
+        config = self.config
+        if not config.has_ratio:
+            return super().loss(new, old, advantages)
+        clip = (config.clip_low, config.clip_high)
+        policy_BT, clipped_BT = ratio_loss(new, old, advantages, config.loss, *clip)
+        metrics = policy_metrics(new, old, policy_BT)
+        metrics["clipfrac/policy"] = clipped_BT
+        return TokenLoss(policy_BT, metrics)

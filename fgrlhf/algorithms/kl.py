@@ -1,6 +1,6 @@
-"""The KL divergence from the reference policy: estimators per token, and its coefficient."""
+"""The KL divergence from the reference policy per token, and coefficients that adapt in a run."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -60,3 +60,37 @@ class KLController:
         error = (kl - self.target) / self.target
         error = min(max(error, -0.2), 0.2)
         self.coef *= max(1 + error * episodes / self.horizon, MIN_FACTOR)
+
+
+@dataclass
+class EntropyController:
+    """The coefficient c of the entropy bonus: fixed, or adapted to keep the entropy near a target.
+
+    With a target H* (Skywork-OR1, He et al. 2025, arXiv 2505.22312, section 4.2), a step whose
+    update had the entropy H changes it by
+
+        alpha <- alpha + step  if H <= H*,  else max(alpha - step, 0)
+        c = alpha              if H <= H*,  else 0
+
+    The paper does not say that alpha stays above 0; a negative one would punish entropy.
+
+    Args:
+      step: c without a target, else the change of alpha, which begins at 0.
+      target: H*, the mean entropy of the next token in nats; None: c is fixed.
+    """
+
+    step: float
+    target: float | None = None
+    alpha: float = 0.0
+    coef: float = field(init=False)
+
+    def __post_init__(self):
+        self.coef = self.step if self.target is None else 0.0
+
+    def update(self, entropy: float) -> None:
+        """Adapt c to the entropy measured in the last update."""
+        if self.target is None:
+            return
+        is_low = entropy <= self.target
+        self.alpha = max(self.alpha + (self.step if is_low else -self.step), 0.0)
+        self.coef = self.alpha if is_low else 0.0

@@ -2,7 +2,7 @@
 
 from fgrlhf.algorithms.actor_critic import ActorCriticAlgorithm
 from fgrlhf.algorithms.config import ClippedRatioConfig, PPOConfig
-from fgrlhf.algorithms.losses import clipped_policy_loss
+from fgrlhf.algorithms.losses import ratio_loss
 from fgrlhf.algorithms.metrics import policy_metrics
 from fgrlhf.types import Advantages, PolicyOutput, Rollout, TokenLoss
 
@@ -17,9 +17,8 @@ class PPO(ActorCriticAlgorithm):
     def loss(self, new: PolicyOutput, old: Rollout, advantages: Advantages) -> TokenLoss:
         """pg_coef * clipped policy loss + vf_coef * clipped value loss, per token."""
         config = self.config
-        policy_BT, _, clipped_BT = clipped_policy_loss(
-            new.logprobs_BT, old.logprobs_BT, advantages.advantages_BT, config.cliprange
-        )
+        clip = (config.cliprange, config.cliprange)
+        policy_BT, clipped_BT = ratio_loss(new, old, advantages, config.loss, *clip)
         value_BT, value_metrics = self.value_loss(new, old, advantages)
         metrics = value_metrics | policy_metrics(new, old, policy_BT)
         metrics["clipfrac/policy"] = clipped_BT

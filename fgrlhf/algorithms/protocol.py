@@ -31,13 +31,14 @@ class Algorithm(Protocol):
       needs_values: whether it needs a critic. If so, `Rollout.values_BT` and
         `PolicyOutput.values_BT` are set, and its advantages must have `returns_BT`.
       reuses_rollouts: whether its loss is valid for several epochs over one rollout
-        (`train.n_ppo_epoch_per_rollout`), because it corrects for the change of the policy.
+        (`train.n_ppo_epoch_per_rollout`), because it corrects for the change of the policy; may
+        depend on the settings.
       config: its settings, an instance of `config_class`.
     """
 
     config_class: ClassVar[type[AlgorithmConfig]]
     needs_values: ClassVar[bool]
-    reuses_rollouts: ClassVar[bool]
+    reuses_rollouts: bool
     config: Any
 
     def __init__(self, config: Any):

@@ -3,18 +3,22 @@
 from torch import Tensor
 
 from fgrlhf.algorithms.config import RLOOConfig
-from fgrlhf.algorithms.group import GroupRelative
+from fgrlhf.algorithms.group import ClippedGroupRelative
 from fgrlhf.types import Advantages, Rollout, TokenReward
 
 
-class RLOO(GroupRelative):
+class RLOO(ClippedGroupRelative):
     """A_i = R_i - mean_{j != i} R_j, or the same per segment (`segment_advantages`).
 
-    Both are unbiased.
+    Both are unbiased. With `loss.importance_level`, the loss clips the ratio as GRPO's does.
     """
 
     config_class = RLOOConfig
     config: RLOOConfig
+
+    def __init__(self, config: RLOOConfig):
+        super().__init__(config)
+        self.reuses_rollouts = config.has_ratio
 
     def advantages(
         self, rollout: Rollout, penalized_BT: Tensor, rewards: TokenReward

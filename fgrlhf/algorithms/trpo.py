@@ -260,7 +260,7 @@ class TrustRegionStep:
             *_batch(old),
             old.support_BTW,
             temperature=self.temperature,
-            entropy_gradient=self.config.entropy_coef > 0,
+            entropy_gradient=self.config.entropy.coef > 0,
         )
         return self.trainer.token_loss(new, old, advantages)
 

@@ -9,11 +9,13 @@ from typing import Any
 
 # key -> its name here; both are paths of a section's key
 OTHER_KEYS = {
+    "algorithm.entropy_coef": "algorithm.entropy.coef",
     "algorithm.kl_coef": "algorithm.kl.coef",
     "algorithm.lam": "algorithm.gae.lam",
     "algorithm.whiten_rewards": "algorithm.whiten.rewards",
     "env.max_input_len": "model.max_input_len",
     "env.max_generated_len": "model.max_generated_len",
+    "ppo.entropy_coef": "algorithm.entropy.coef",
     "ppo.kl_coef": "algorithm.kl.coef",
     "ppo.lam": "algorithm.gae.lam",
     "ppo.whiten_rewards": "algorithm.whiten.rewards",

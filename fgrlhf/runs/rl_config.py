@@ -427,8 +427,11 @@ class RLConfig(RunConfig):
         if self.has_monte_carlo_values:
             unread = self.algorithm.model_fields_set & {"gae", "cliprange_value", "vf_coef"}
             keys += [f"algorithm.{key}" for key in unread]
-        reuses_rollouts = algorithm_class(self.algorithm).reuses_rollouts
-        if not reuses_rollouts and "n_ppo_epoch_per_rollout" in self.train.model_fields_set:
+        algorithm = algorithm_class(self.algorithm)(self.algorithm)
+        if (
+            not algorithm.reuses_rollouts
+            and "n_ppo_epoch_per_rollout" in self.train.model_fields_set
+        ):
             keys.append("train.n_ppo_epoch_per_rollout")
         return sorted(keys)
 
