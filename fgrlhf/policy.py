@@ -11,6 +11,7 @@ Their common code is in models/base.py; the classes are in models/encoder_decode
 models/causal.py. Other modules import them from here. `load_value` loads the critic of a policy.
 """
 
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -39,7 +40,7 @@ from fgrlhf.models.loading import (
     name_decoder_start,
 )
 from fgrlhf.models.lora import add_adapters, has_adapters
-from fgrlhf.models.model_files import models_inside
+from fgrlhf.models.model_files import base_of_adapter, is_adapter, models_inside
 from fgrlhf.models.provenance import read_source
 from fgrlhf.models.saving import ignored_settings, note_ignored
 from fgrlhf.models.top_layers import check_top_layers
@@ -124,7 +125,8 @@ def load_policy(
     If `model.kernels` is known, call `fgrlhf.kernels.choice.use_kernels` first.
 
     Args:
-      ckpt: a folder or hub name.
+      ckpt: a folder or hub name, or the folder of an adapter of peft, which is merged with the
+        model that it names.
       dtype: of the weights: "fp32" or "bf16".
       max_input_len: longer prompts are cut at their end; dialogs first lose their oldest turns.
       padding_side: side on which prompts are padded; None: the default of the class.
@@ -238,8 +240,11 @@ def _load_model_and_tokenizer(
     Raises:
       UserError: the checkpoint does not exist, cannot be read, or has no language model.
     """
+    base = base_of_adapter(Path(ckpt)) if is_adapter(ckpt) else None
+    if base is not None and empty:
+        return _load_model_and_tokenizer(base, dtype, empty)
     try:
-        config = load_config(ckpt)
+        config = load_config(ckpt if base is None else base)
         _refuse_classifier(config)
         if shape_of_config(config) == "encoder":
             raise ValueError(
@@ -247,6 +252,8 @@ def _load_model_and_tokenizer(
                 " generate text."
             )
         config.get_text_config()  # raises ValueError if there are several (MusicGen)
+        if base is not None:
+            return _merge_start(Path(ckpt), base, dtype)
         if config.is_encoder_decoder:
             name_decoder_start(ckpt, config)
         tokenizer = load_tokenizer(ckpt)
@@ -261,6 +268,22 @@ def _load_model_and_tokenizer(
             f"no language model could be loaded from `{shorten(ckpt)}`: {error} {_way_out(ckpt)}"
         ) from None
     return model, tokenizer
+
+
+def _merge_start(
+    adapter: Path, base: str, dtype: torch.dtype
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The language model of an adapter's folder, with the adapter merged, and its tokenizer."""
+    from fgrlhf.data.merge_adapter import merged_model  # few starts are adapters
+
+    with tempfile.TemporaryDirectory() as work:
+        model, tokenizer, _ = merged_model(adapter, base, Path(work))
+    _refuse_classifier(model.config)
+    if model.config.is_encoder_decoder:
+        name_decoder_start(base, model.config)
+    model.requires_grad_(True)  # peft had frozen it
+    model.name_or_path = str(adapter)  # the model with its adapter, as transformers reads it too
+    return model.to(dtype=dtype), tokenizer  # pyright: ignore[reportCallIssue]
 
 
 def _refuse_classifier(config: PretrainedConfig) -> None:

@@ -4,11 +4,14 @@ import families
 import pytest
 import tiny
 import torch
+from peft import PeftModel
 from rl_helpers import config, metrics, trainer
 from rounding import assert_equal_up_to_rounding
 from test_policy import TEXTS, logprobs_and_gradient, sampled
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_json
 from fgrlhf.configs.sections import LoRAConfig, Sampling
 from fgrlhf.models.lora import (
     AdapterFree,
@@ -74,6 +77,44 @@ def test_a_layer_computes_the_equation(kind):
     assert not torch.allclose(
         logprobs(plain, batch), logprobs(tiny.policy(kind).eval(), batch), atol=1e-2
     )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_peft_reads_the_saved_adapter(kind, tmp_path):
+    """On the model from which training started, it computes what the merged folder does."""
+    tiny.policy(kind).save(tmp_path / "base")
+    with torch.random.fork_rng():
+        policy = load_policy(tmp_path / "base", lora=LORA)
+    torch.manual_seed(3)
+    for name, parameter in policy.named_parameters():
+        if ".lora_B." in name:
+            torch.nn.init.normal_(parameter, std=0.1)
+    policy.save(tmp_path / "best")
+    folder = tmp_path / "best" / "adapter"
+    names = {file.name for file in folder.iterdir()}
+    assert names == {"adapter_config.json", "adapter_model.safetensors"}
+    settings = read_json(folder / "adapter_config.json")
+    assert settings["base_model_name_or_path"] == str(tmp_path / "base")
+    assert settings["target_modules"] == sorted(settings["target_modules"])
+    assert len(settings["target_modules"]) < 12  # one name for all layers, such as `q_proj`
+    auto = AutoModelForCausalLM if policy.default_padding_side == "left" else AutoModelForSeq2SeqLM
+    base = auto.from_pretrained(tmp_path / "base")
+    theirs = PeftModel.from_pretrained(base, str(folder)).eval()
+    merged = auto.from_pretrained(tmp_path / "best").eval()
+    ids_1L = torch.arange(1, 12)[None]
+    inputs = {"input_ids": ids_1L}
+    if policy.model.config.is_encoder_decoder:
+        inputs["decoder_input_ids"] = ids_1L.flip(1)
+    with torch.no_grad():
+        logits = theirs(**inputs).logits
+        torch.testing.assert_close(logits, merged(**inputs).logits, atol=1e-5, rtol=1e-5)
+        with theirs.disable_adapter():
+            assert (theirs(**inputs).logits - logits).abs().max() > 1e-2
+    # and it is a start again
+    batch = sampled(policy.eval())
+    for start in (folder, tmp_path / "best"):
+        found = logprobs(load_policy(start).eval(), batch)
+        torch.testing.assert_close(found, logprobs(policy, batch), atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -94,9 +94,8 @@ def merge_adapter(adapter: str | Path, folder: str | Path, base: str | None = No
             " (base_model_name_or_path): name it with base=..."
         )
     with hold(folder.parent), new_folder(folder) as temporary:
-        with tempfile.TemporaryDirectory(dir=folder.parent) as name, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of peft, on tied weights: the result is compared
-            model, tokenizer, expected = _merged(adapter, base, Path(name))
+        with tempfile.TemporaryDirectory(dir=folder.parent) as name:
+            model, tokenizer, expected = merged_model(adapter, base, Path(name))
         model.save_pretrained(temporary)
         model_class = type(model)
         del model  # there may be memory for one of them only
@@ -111,12 +110,22 @@ def merge_adapter(adapter: str | Path, folder: str | Path, base: str | None = No
     return folder
 
 
-def _merged(adapter: Path, base: str, work: Path) -> tuple[PreTrainedModel, Any, Tensor]:
-    """The merged model, its tokenizer, and what the model computes with its adapter.
+def merged_model(adapter: Path, base: str, work: Path) -> tuple[PreTrainedModel, Any, Tensor]:
+    """The merged model in fp32, its tokenizer, and what the model computes with its adapter.
 
     Args:
+      base: folder or hub name of the model for which the adapter was trained.
       work: a folder for copies.
+
+    Raises:
+      UserError: the adapter or its model cannot be read, they do not fit, or it cannot be merged.
     """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of peft, on tied weights: the result is compared
+        return _merged(adapter, base, work)
+
+
+def _merged(adapter: Path, base: str, work: Path) -> tuple[PreTrainedModel, Any, Tensor]:
     tensors = _adapter_tensors(adapter)
     plain = work / "adapter"
     plain.mkdir()
@@ -137,14 +146,16 @@ def _merged(adapter: Path, base: str, work: Path) -> tuple[PreTrainedModel, Any,
         _check_all_read(peft_model, tensors)
         expected = _outputs(peft_model, model)
         _untie(model, tensors)
-        return peft_model.merge_and_unload(safe_merge=True), tokenizer, expected
+        merged = peft_model.merge_and_unload(safe_merge=True)
+        _check_outputs(merged, expected, f"the model with the adapter {shorten(adapter)} merged")
+        return merged, tokenizer, expected
     except UserError:
         raise
     except Exception as error:  # the files can contain anything, so peft can raise anything
         raise UserError(
             f"the adapter {shorten(adapter)} cannot be merged with `{shorten(base)}`"
             f" ({type(error).__name__}: {shorten(error)}). If it was trained for another model,"
-            " name that one with base=..."
+            " name that one with base=... of `fgrlhf data model`"
         ) from None
 
 
@@ -205,6 +216,11 @@ def _check_written(folder: Path, model_class: Any, expected: Tensor, adapter: Pa
         raise UserError(
             f"{what} cannot be loaded as transformers writes it ({error}): use another model"
         ) from None
+    _check_outputs(model, expected, what)
+
+
+def _check_outputs(model: PreTrainedModel, expected: Tensor, what: str) -> None:
+    """Raise `UserError` if a merged model does not compute what is expected."""
     outputs = _outputs(model.eval(), model)
     is_same = outputs.shape == expected.shape
     if is_same:
@@ -342,5 +358,6 @@ def _check_all_read(model: PeftModel, tensors: dict[str, Tensor]) -> None:
     if unread:
         raise UserError(
             f"the model has no place for {len(unread)} of the adapter's {len(tensors)} tensors"
-            f" ({shorten(unread[0], 100)}): name the model for which it was trained with base=..."
+            f" ({shorten(unread[0], 100)}): name its own model with base=... of"
+            " `fgrlhf data model`"
         )

@@ -29,7 +29,7 @@ from fgrlhf.models.logprobs import (
     log_kept_mass_of_states,
     project_states,
 )
-from fgrlhf.models.lora import has_adapters, merged_weights
+from fgrlhf.models.lora import ADAPTERS, has_adapters, merged_weights, save_adapters
 from fgrlhf.models.provenance import ModelSource
 from fgrlhf.models.saving import (
     check_written,
@@ -483,6 +483,7 @@ class Policy(nn.Module, ABC):
         """
         # other programs read a whole model, without peft
         if has_adapters(self.model):
+            save_adapters(self.model, Path(folder) / ADAPTERS, weights)
             weights = merged_weights(self.model, weights)
         generation = generation_settings(
             self.model.generation_config,

@@ -9,22 +9,28 @@ are injected into the transformers model without a wrapper, so it is used like a
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 from peft import LoraConfig, inject_adapter_in_model
 from peft.tuners.lora import LoraLayer
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.models.falcon.modeling_falcon import FalconLinear
 from transformers.pytorch_utils import Conv1D
 
 from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.base.files import read_json, write_json
 from fgrlhf.configs.sections import LoRAConfig
 from fgrlhf.kernels.layers import Linear, TransposedLinear
+from fgrlhf.models.model_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from fgrlhf.models.quantized import QuantizedLinear, quantize_layers
 from fgrlhf.models.top_layers import top_layers_of
 from fgrlhf.models.trunk import other_inputs
 
 ADAPTER = "default"
+ADAPTERS = "adapter"  # the folder inside that of a saved policy
 ROOT = "model"  # name of the model in the module that peft gets
 # Classes whose results are W x + b; other classes derived from them may compute more.
 LINEAR_LAYERS = (nn.Linear, Conv1D, Linear, TransposedLinear, FalconLinear)
@@ -214,6 +220,51 @@ def merged_weights(
                 product = product.T
             merged[f"{name}.weight"] = merged[f"{name}.weight"] + product * layer.scaling[ADAPTER]
     return merged
+
+
+def save_adapters(
+    model: PreTrainedModel, folder: Path, tensors: Mapping[str, Tensor] | None = None
+) -> None:
+    """Write the adapters as a folder that peft loads on the model from which training started.
+
+    Tensors have the names `base_model.model.LAYER.lora_A.weight` (r, in) and `...lora_B.weight`
+    (out, r). adapter_config.json names the model by the path with which it was loaded.
+
+    Args:
+      tensors: as in `merged_weights`.
+    """
+    if tensors is None:
+        tensors = model.state_dict()
+    saved = {}
+    for name, tensor in tensors.items():
+        if ".lora_" in name:
+            own = name.replace(f".{ADAPTER}.", ".")
+            saved[f"base_model.model.{own}"] = tensor.detach().cpu().contiguous()
+    layers: dict[str, Any] = {
+        name: layer for name, layer in model.named_modules() if isinstance(layer, LoraLayer)
+    }
+    layer = next(iter(layers.values()))
+    config = LoraConfig(
+        r=layer.r[ADAPTER],
+        lora_alpha=layer.lora_alpha[ADAPTER],
+        fan_in_fan_out=any(layer.fan_in_fan_out for layer in layers.values()),
+        base_model_name_or_path=model.name_or_path,
+        task_type="SEQ_2_SEQ_LM" if model.config.is_encoder_decoder else "CAUSAL_LM",
+        inference_mode=True,
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(saved, folder / f"{ADAPTER_WEIGHTS}.safetensors", metadata={"format": "pt"})
+    config.save_pretrained(str(folder))
+    # peft has a set of targets, whose order in the file is another one in every process
+    written = read_json(folder / ADAPTER_CONFIG)
+    write_json(folder / ADAPTER_CONFIG, {**written, "target_modules": _short_names(model, layers)})
+
+
+def _short_names(model: nn.Module, layers: Mapping[str, nn.Module]) -> list[str]:
+    """The last parts of the layers' names if no other layer has one of them, else whole names."""
+    parts = {_last_part(name) for name in layers}
+    named = {name for name, _ in model.named_modules() if _last_part(name) in parts}
+    return sorted(parts) if named == layers.keys() else sorted(layers)
 
 
 def names_under_adapters(module: nn.Module) -> set[str]:

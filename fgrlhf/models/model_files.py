@@ -240,6 +240,16 @@ def base_of_adapter(folder: Path) -> str | None:
     return name if isinstance(name, str) and name else None
 
 
+def is_adapter(ckpt: str | Path) -> bool:
+    """Whether a checkpoint is the folder of an adapter of peft without the weights of a model."""
+    folder = Path(ckpt)
+    try:
+        names = (ADAPTER_CONFIG, f"{ADAPTER_WEIGHTS}.safetensors")  # a pickle is merged once
+        return all((folder / name).is_file() for name in names) and not has_weights(folder)
+    except (OSError, ValueError):  # ValueError: a path with a NUL
+        return False
+
+
 def has_weights(folder: Path) -> bool:
     """Whether the folder has weights of a model, besides files of an adapter and its trainer."""
     for file in folder.iterdir():
