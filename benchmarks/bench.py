@@ -30,7 +30,6 @@ from benchmarks.harness import (
     number,
     phase_rows,
     quiet_transformers,
-    start,
     table,
     with_total,
 )
@@ -38,6 +37,7 @@ from benchmarks.measure import PHASES, Equality, Weights, check, measured, run_s
 from benchmarks.workload import CPU_SIZES, SIZES, Size
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_json
+from fgrlhf.cli.command_line import run_program
 
 OPTIONS = ("dropout", "baseline_attention", "onednn", "gradient_checkpointing")
 OF_SIZE = ("reps", "prompts", "samples", "epochs", *OPTIONS)  # settings that change a size
@@ -299,4 +299,4 @@ def run(settings: BenchSettings) -> dict[str, dict]:
 
 
 if __name__ == "__main__":
-    start(run, BenchSettings)
+    run_program(run, BenchSettings)

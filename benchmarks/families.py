@@ -37,9 +37,10 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
 )
 
-from benchmarks.harness import replace_part, start
+from benchmarks.harness import replace_part
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.files import read_json, write_json
+from fgrlhf.cli.command_line import run_program
 from fgrlhf.configs.sections import LoRAConfig, Sampling
 from fgrlhf.configs.strict import StrictModel
 from fgrlhf.kernels.install import shares_cache, shares_prompts
@@ -487,4 +488,4 @@ def main(settings: FamiliesSettings) -> None:
 
 
 if __name__ == "__main__":
-    start(main, FamiliesSettings)
+    run_program(main, FamiliesSettings)

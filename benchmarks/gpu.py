@@ -37,7 +37,6 @@ from benchmarks.harness import (
     in_processes,
     number,
     quiet_transformers,
-    start,
     table,
     with_total,
 )
@@ -46,6 +45,7 @@ from benchmarks.workload import SIZES, RMDims, Size, T5Dims
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, write_json
 from fgrlhf.base.processes import environments_of_group
+from fgrlhf.cli.command_line import run_program
 from fgrlhf.configs.sections import ParallelConfig
 from fgrlhf.ppo import PPOTrainer
 from fgrlhf.reward import CombinedReward, SegmentClassifierReward, SequenceScorerReward
@@ -479,4 +479,4 @@ def run(settings: GpuSettings) -> None:
 
 
 if __name__ == "__main__":
-    start(run, GpuSettings)
+    run_program(run, GpuSettings)

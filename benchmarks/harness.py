@@ -28,7 +28,6 @@ from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, write_json, write_text
 from fgrlhf.base.processes import end_process_of_group
 from fgrlhf.base.program import run_main
-from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import StrictModel
 from fgrlhf.runs.memory import own_peak_mb
 
@@ -61,11 +60,6 @@ class ResultSettings(StrictModel):
         print(f"\n{text}\n{path}", flush=True)
         if self.results and is_whole:
             replace_part(self.results, name, text)
-
-
-def start(run: Callable[[Any], Any], kind: type[StrictModel]) -> None:
-    """Run a program with the settings of its command line."""
-    run_main(lambda: run(settings_from(kind)))
 
 
 def quiet_transformers() -> None:

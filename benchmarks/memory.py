@@ -33,7 +33,8 @@ from transformers import (
     T5Config,
 )
 
-from benchmarks.harness import ResultSettings, start, table
+from benchmarks.harness import ResultSettings, table
+from fgrlhf.cli.command_line import run_program
 from fgrlhf.configs.sections import LoRAConfig
 from fgrlhf.models.lora import add_adapters
 from fgrlhf.models.quantized import keeps_floats
@@ -172,4 +173,4 @@ def run(settings: MemorySettings) -> None:
 
 
 if __name__ == "__main__":
-    start(run, MemorySettings)
+    run_program(run, MemorySettings)

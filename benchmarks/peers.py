@@ -30,9 +30,10 @@ import torch
 from pydantic import Field, PositiveInt
 
 from benchmarks import harness
-from benchmarks.harness import MB, alternate, by_phase, in_processes, start
+from benchmarks.harness import MB, alternate, by_phase, in_processes
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_json, write_text
+from fgrlhf.cli.command_line import run_program
 from fgrlhf.configs.strict import StrictModel
 
 # row -> function that returns its `PeerComparison`, imported when the row is run
@@ -243,4 +244,4 @@ def run(settings: PeersSettings) -> None:
 
 
 if __name__ == "__main__":
-    start(run, PeersSettings)
+    run_program(run, PeersSettings)

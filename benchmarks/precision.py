@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from pydantic import Field, PositiveInt
 
-from benchmarks.harness import start
+from fgrlhf.cli.command_line import run_program
 from fgrlhf.configs.sections import Sampling
 from fgrlhf.configs.strict import StrictModel
 from fgrlhf.data.formats import read_prompts
@@ -67,4 +67,4 @@ def run(settings: Settings) -> None:
 
 
 if __name__ == "__main__":
-    start(run, Settings)
+    run_program(run, Settings)

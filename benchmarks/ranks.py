@@ -23,7 +23,6 @@ from benchmarks.harness import (
     ResultSettings,
     in_processes,
     number,
-    start,
     table,
 )
 from benchmarks.measure import run_loop_step, size_of
@@ -32,6 +31,7 @@ from benchmarks.scaling import at
 from benchmarks.workload import RMDims, Size, T5Dims
 from fgrlhf.base.files import write_json
 from fgrlhf.base.processes import environments_of_group
+from fgrlhf.cli.command_line import run_program
 
 RANKS = 2
 STRATEGIES = ("ddp", "fsdp2")
@@ -128,4 +128,4 @@ def run(settings: RanksSettings) -> None:
 
 
 if __name__ == "__main__":
-    start(run, RanksSettings)
+    run_program(run, RanksSettings)

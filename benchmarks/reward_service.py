@@ -33,8 +33,8 @@ import uvicorn
 from pydantic import Field, PositiveInt
 
 from benchmarks import ours, workload
-from benchmarks.harness import start
 from fgrlhf.base.background import Background
+from fgrlhf.cli.command_line import run_program
 from fgrlhf.configs.strict import StrictModel
 from fgrlhf.ppo import PPOTrainer
 from fgrlhf.reward import AspectReward, CombinedReward
@@ -185,4 +185,4 @@ def run(settings: RewardServiceSettings) -> None:
 
 
 if __name__ == "__main__":
-    start(run, RewardServiceSettings)
+    run_program(run, RewardServiceSettings)

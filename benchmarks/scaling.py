@@ -15,11 +15,12 @@ from pathlib import Path
 
 from pydantic import Field, PositiveInt
 
-from benchmarks.harness import Progress, ResultSettings, number, start, table, with_total
+from benchmarks.harness import Progress, ResultSettings, number, table, with_total
 from benchmarks.measure import PHASES, measured
 from benchmarks.workload import RMDims, Size, T5Dims
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_json
+from fgrlhf.cli.command_line import run_program
 
 
 def _t5(width: int) -> T5Dims:
@@ -159,4 +160,4 @@ def run(settings: ScalingSettings) -> dict[str, list[dict[str, float]]]:
 
 
 if __name__ == "__main__":
-    start(run, ScalingSettings)
+    run_program(run, ScalingSettings)

@@ -18,9 +18,9 @@ from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from benchmarks.causal import SIZE, prepare
-from benchmarks.harness import start
 from benchmarks.peer_grpo import Size
 from fgrlhf.base.files import write_json
+from fgrlhf.cli.command_line import run_program
 from fgrlhf.configs.strict import StrictModel
 from fgrlhf.policy import Policy, load_policy
 
@@ -89,4 +89,4 @@ def run(settings: Settings) -> None:
 
 
 if __name__ == "__main__":
-    start(run, Settings)
+    run_program(run, Settings)

@@ -18,8 +18,7 @@ import torch
 from pydantic import PositiveInt
 from safetensors.torch import load_file
 
-from fgrlhf.base.program import run_main
-from fgrlhf.cli.command_line import settings_from
+from fgrlhf.cli.command_line import run_program
 from fgrlhf.configs.sections import Sampling
 from fgrlhf.configs.strict import StrictModel
 from fgrlhf.policy import CausalPolicy, load_policy
@@ -304,4 +303,4 @@ def _die_at(fake: FakeSampler, route: str, settings: Settings) -> None:
 
 
 if __name__ == "__main__":
-    run_main(lambda: serve(settings_from(Settings)))
+    run_program(serve, Settings)

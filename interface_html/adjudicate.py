@@ -20,8 +20,6 @@ from pydantic import Field
 
 from fgrlhf.base.errors import UserError, counted
 from fgrlhf.base.files import write_text
-from fgrlhf.base.program import run_main
-from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import FilePath
 from interface_html.decisions import are_disputed, read_decisions, stale_decisions
 from interface_html.format import FEEDBACK_KEYS, ITEM_KEYS, SHARED, Item
@@ -284,12 +282,3 @@ def _decided(task: FeedbackTask, study: Study, paths: str) -> Collection[tuple[s
     """The items and pages whose decisions are about the judgements that count now."""
     decisions = read_decisions(task, study.items, paths)
     return decisions.keys() - stale_decisions(decisions, study.submissions).keys()
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    usage = "usage: fgrlhf feedback adjudicate TASK [key=value ...]"
-    adjudicate(settings_from(AdjudicateSettings, argv, usage))
-
-
-if __name__ == "__main__":
-    run_main(main)

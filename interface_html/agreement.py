@@ -8,15 +8,12 @@ Files are matched by the texts of their rows, so annotators may have judged diff
 order. For an undefined figure the report gives the reason.
 """
 
-from collections.abc import Sequence
 from dataclasses import asdict
 
 from pydantic import Field
 
 from fgrlhf.base.errors import UserError, counted
 from fgrlhf.base.files import write_json
-from fgrlhf.base.program import run_main
-from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import FilePath
 from fgrlhf.data.agreement.report import WIDTH, figure_lines, figures_json, weight_notes
 from fgrlhf.stats import Figure
@@ -86,16 +83,3 @@ def _read_judgements(settings: FeedbackAgreementSettings) -> tuple[FeedbackTask,
     if settings.db:
         return task, judged_in_database(task, settings.db)
     return task, judged_in_files(task, paths, records)
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """The program `fgrlhf feedback agreement`."""
-    write_report(
-        settings_from(
-            FeedbackAgreementSettings, argv, "usage: fgrlhf feedback agreement TASK [key=value ...]"
-        )
-    )
-
-
-if __name__ == "__main__":
-    run_main(main)

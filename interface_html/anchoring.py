@@ -24,8 +24,6 @@ from pydantic import Field
 
 from fgrlhf.base.errors import UserError, counted
 from fgrlhf.base.files import write_json
-from fgrlhf.base.program import run_main
-from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import FilePath
 from fgrlhf.data.agreement.matching import overlap_matches, same_type
 from fgrlhf.data.agreement.report import figure_values
@@ -404,15 +402,3 @@ def write_report(settings: AnchoringSettings) -> list[Influence]:
         }
         write_json(settings.out, content)
     return by_annotator
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    write_report(
-        settings_from(
-            AnchoringSettings, argv, "usage: fgrlhf feedback anchoring TASK [key=value ...]"
-        )
-    )
-
-
-if __name__ == "__main__":
-    run_main(main)

@@ -28,8 +28,6 @@ from typing import Any
 from pydantic import Field
 
 from fgrlhf.base.errors import UserError, counted, shorten
-from fgrlhf.base.program import run_main
-from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import FilePath, StrictModel
 from interface_html.database import Database
 from interface_html.format import FEEDBACK_KEYS, Item
@@ -333,12 +331,3 @@ def _time(text: Any, now: float) -> float:
         return datetime.fromisoformat(text).timestamp()
     except (TypeError, ValueError, OverflowError):
         return now
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    usage = "usage: fgrlhf feedback collect TASK files=FILE,FILE [key=value ...]"
-    collect(settings_from(CollectSettings, argv, usage))
-
-
-if __name__ == "__main__":
-    run_main(main)

@@ -5,28 +5,43 @@ import sys
 from collections.abc import Sequence
 
 from fgrlhf.base.errors import UserError, shorten, suggestion
+from fgrlhf.cli.command_line import settings_from
 
+# name and module -> its function, whose parameter has the settings; what it does
 PROGRAMS = {
-    "new": "write the pages of your own kinds of error, and their task",
-    "items": "make items to annotate from samples or from feedback",
-    "select": "choose the items that should be judged next",
-    "suggest": "add errors that models or judgements suggest to items",
-    "pages": "write one self-contained page with its items, to send to an annotator",
-    "serve": "serve the pages to several annotators",
-    "collect": "read files that annotators sent back into a server's database",
-    "export": "write a feedback file from the server's database",
-    "submissions": "write all submissions of the server's database as JSON lines",
-    "merge": "merge the feedback of several rounds into one file",
-    "reliability": "measure how reliable each annotator is, for export weights=...",
-    "adjudicate": "make items of judgements that disagree, for an adjudicator",
-    "agreement": "report the agreement of annotators, with intervals",
-    "anchoring": "measure how far suggestions influence annotators",
-    "task_pages": "write the pages into the task's folder, after a change of its schema.js",
+    "new": ("write_pages", "write the pages of your own kinds of error, and their task"),
+    "items": ("write_items", "make items to annotate from samples or from feedback"),
+    "select": ("select", "choose the items that should be judged next"),
+    "suggest": ("suggest", "add errors that models or judgements suggest to items"),
+    "pages": (
+        "write_page",
+        "write one page with its items in one file, to send to an annotator",
+    ),
+    "serve": ("serve", "serve the pages to several annotators"),
+    "collect": ("collect", "read files that annotators sent back into a server's database"),
+    "export": ("export", "write a feedback file from the server's database"),
+    "submissions": ("write_submissions", "write all submissions of the database as JSON lines"),
+    "merge": ("merge", "merge the feedback of several rounds into one file"),
+    "reliability": (
+        "write_report",
+        "measure how reliable annotators are, for export weights=...",
+    ),
+    "adjudicate": ("adjudicate", "make items of judgements that disagree, for an adjudicator"),
+    "agreement": ("write_report", "report the agreement of annotators, with intervals"),
+    "anchoring": ("write_report", "measure how far suggestions influence annotators"),
+    "task_pages": ("write_task_pages", "write the task's pages again, after a change of schema.js"),
+}
+ARGUMENTS = {  # what a program needs beside the task
+    "new": "kinds=A,B [severities=minor,major] ",
+    "select": "source=FILE out=FILE n=NUMBER ",
+    "suggest": "source=FILE out=FILE ",
+    "collect": "files=FILE,FILE ",
+    "merge": "files=FILE,FILE out=FILE ",
 }
 
 
 def usage() -> str:
-    lines = [f"  {name:<11} {description}" for name, description in PROGRAMS.items()]
+    lines = [f"  {name:<11} {description}" for name, (_, description) in PROGRAMS.items()]
     head = "usage: fgrlhf feedback PROGRAM TASK [key=value ...]"
     return "\n".join([head, "", *lines, "", "`fgrlhf feedback PROGRAM --help` lists the keys."])
 
@@ -44,4 +59,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         )
     if rest and "=" not in rest[0] and not rest[0].startswith("-"):
         rest[0] = f"task={rest[0]}"
-    importlib.import_module(f"interface_html.{program}").main(rest)
+    run = getattr(importlib.import_module(f"interface_html.{program}"), PROGRAMS[program][0])
+    (settings,) = [kind for name, kind in run.__annotations__.items() if name != "return"]
+    head = f"usage: fgrlhf feedback {program} TASK {ARGUMENTS.get(program, '')}[key=value ...]"
+    run(settings_from(settings, rest, head))

@@ -13,8 +13,6 @@ from pydantic import Field
 
 from fgrlhf.base.errors import UserError, counted, first_problems
 from fgrlhf.base.files import write_text
-from fgrlhf.base.program import run_main
-from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import FilePath
 from fgrlhf.data.split import held_out
 from interface_html.checks import left_out_text as checks_text
@@ -344,16 +342,3 @@ def _skipped_text(skips: Sequence[Skip]) -> str:
         return ""
     skipped = counted(len({skip.item for skip in skips}), "item")
     return f"; {skipped} skipped by {counted(len({skip.annotator for skip in skips}), 'annotator')}"
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """The program `fgrlhf feedback export`."""
-    export(
-        settings_from(
-            FeedbackExportSettings, argv, "usage: fgrlhf feedback export TASK [key=value ...]"
-        )
-    )
-
-
-if __name__ == "__main__":
-    run_main(main)

@@ -14,7 +14,6 @@ from pydantic import Field
 
 from fgrlhf.base.errors import UserError, counted, shorten
 from fgrlhf.base.files import write_text
-from fgrlhf.base.program import run_main
 from fgrlhf.base.records import (
     AnyText,
     Complaint,
@@ -25,7 +24,6 @@ from fgrlhf.base.records import (
     not_a,
     refuse_rows,
 )
-from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import FilePath
 from fgrlhf.data.places import Source
 from fgrlhf.data.rows import Columns, Row
@@ -193,14 +191,3 @@ def write_items(settings: ItemsSettings) -> Sequence[Item]:
     write_text(settings.out, rows_text(item_json(task, item) for item in items))
     print(f"{settings.out}: {counted(len(items), 'item')}")
     return items
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """The program `fgrlhf feedback items`."""
-    write_items(
-        settings_from(ItemsSettings, argv, "usage: fgrlhf feedback items TASK [key=value ...]")
-    )
-
-
-if __name__ == "__main__":
-    run_main(main)

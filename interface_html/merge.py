@@ -19,8 +19,6 @@ from pydantic import Field
 
 from fgrlhf.base.errors import UserError, counted
 from fgrlhf.base.files import write_json, write_text
-from fgrlhf.base.program import run_main
-from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import FilePath
 from interface_html.decisions import merged_decided
 from interface_html.format import FEEDBACK_KEYS, Item
@@ -132,12 +130,3 @@ def merge(settings: MergeSettings) -> int:
         f" {counted(merged.replaced, 'judgement')} replaced by a later file"
     )
     return len(rows)
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    usage = "usage: fgrlhf feedback merge TASK files=FILE,FILE out=FILE"
-    merge(settings_from(MergeSettings, argv, usage))
-
-
-if __name__ == "__main__":
-    run_main(main)

@@ -20,8 +20,6 @@ from pydantic import Field
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_text
-from fgrlhf.base.program import run_main
-from fgrlhf.cli.command_line import settings_from
 from fgrlhf.cli.new_task import check_name
 from fgrlhf.configs.strict import StrictModel
 from interface_html.row_format import RowFormat
@@ -40,7 +38,6 @@ COLORS = (
     *("#E7040F", "#5E2CA5", "#137752", "#AA6C39", "#00449E"),
     *("#8A1A60", "#5C6600", "#00686E", "#555555"),
 )
-USAGE = "usage: fgrlhf feedback new NAME kinds=A,B [severities=minor,major] [key=value ...]"
 TASK_FILE = '''"""Feedback on {title}: what the pages in interface_html collect."""
 
 from fgrlhf.task import Task
@@ -168,9 +165,8 @@ def write_task(settings: NewPagesSettings) -> Path:
     return folder
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """The program `fgrlhf feedback new`."""
-    settings = settings_from(NewPagesSettings, argv, USAGE)
+def write_pages(settings: NewPagesSettings) -> None:
+    """Write the task and its pages, and print what to do with them."""
     folder = write_task(settings)
     kinds, severities = _listed(settings.kinds), _listed(settings.severities)
     tag = f"{kinds[0]}.{severities[-1]}" if severities else kinds[0]
@@ -193,7 +189,3 @@ def main(argv: Sequence[str] | None = None) -> None:
         f"{folder} is written. {schema} has what the pages say; after a change, run"
         f" `fgrlhf feedback task_pages {name}`. From responses to a reward model:\n{commands}"
     )
-
-
-if __name__ == "__main__":
-    run_main(main)

@@ -13,8 +13,7 @@ from pydantic import Field
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_text
-from fgrlhf.base.program import run_main
-from fgrlhf.cli.command_line import settings_from
+from fgrlhf.cli.command_line import run_program
 from fgrlhf.configs.strict import FilePath
 from interface_html.format import Item
 from interface_html.items import PROMPTS_HELP, item_json, read_items
@@ -93,11 +92,5 @@ def write_page(settings: PageSettings) -> Path:
     return Path(settings.out)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    write_page(
-        settings_from(PageSettings, argv, "usage: fgrlhf feedback pages TASK [key=value ...]")
-    )
-
-
 if __name__ == "__main__":
-    run_main(main)
+    run_program(write_page, PageSettings)

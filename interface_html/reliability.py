@@ -18,8 +18,6 @@ from pydantic import Field
 
 from fgrlhf.base.errors import UserError, counted
 from fgrlhf.base.files import read_json, write_json
-from fgrlhf.base.program import run_main
-from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import FilePath, StrictModel, validate
 from interface_html.format import Item
 from interface_html.items import read_items
@@ -401,12 +399,3 @@ def known_items(task: FeedbackTask, items: Sequence[Item], path: str) -> list[It
             " the study: annotators are compared on items that they have judged"
         )
     return known
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    usage = "usage: fgrlhf feedback reliability TASK [key=value ...]"
-    write_report(settings_from(ReliabilitySettings, argv, usage))
-
-
-if __name__ == "__main__":
-    run_main(main)

@@ -22,8 +22,6 @@ from pydantic import Field, PositiveInt, model_validator
 
 from fgrlhf.base.errors import UserError, counted
 from fgrlhf.base.files import write_json, write_text
-from fgrlhf.base.program import run_main
-from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import FilePath, refuse
 from fgrlhf.data.selection import best, disagreement, drift, pair_uncertainty, uncertainty
 from fgrlhf.load import load_task
@@ -200,13 +198,3 @@ def _probabilities(
     for labels in scorer.score(prompts, texts):
         result.append(labels.probabilities_SC.numpy()[list(labels.judged)])
     return result
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """The program `fgrlhf feedback select`."""
-    usage = "usage: fgrlhf feedback select TASK source=FILE out=FILE n=NUMBER [key=value ...]"
-    select(settings_from(SelectSettings, argv, usage))
-
-
-if __name__ == "__main__":
-    run_main(main)

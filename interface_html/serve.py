@@ -14,8 +14,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 
 from fgrlhf.base.errors import UserError, counted
 from fgrlhf.base.http_connections import SERVER_OPTIONS
-from fgrlhf.base.program import run_main
-from fgrlhf.cli.command_line import settings_from
+from fgrlhf.cli.command_line import run_program
 from fgrlhf.configs.strict import FilePath, StrictModel
 from fgrlhf.data.names import name_key
 from fgrlhf.scorers.service import is_local
@@ -277,9 +276,5 @@ def _print_links(
     print(f"stored in {Path(settings.db).resolve()}; Ctrl+C stops the server", flush=True)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    serve(settings_from(ServeSettings, argv, "usage: fgrlhf feedback serve TASK [key=value ...]"))
-
-
 if __name__ == "__main__":
-    run_main(main)
+    run_program(serve, ServeSettings)

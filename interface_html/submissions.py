@@ -18,7 +18,6 @@ saw. Then come lines with `skipped`, `{reason, text}`: items that annotators hav
 reopened.
 """
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -26,8 +25,6 @@ from pydantic import Field
 
 from fgrlhf.base.errors import counted
 from fgrlhf.base.files import write_jsonl
-from fgrlhf.base.program import run_main
-from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import FilePath
 from interface_html.checks import Check
 from interface_html.format import Item
@@ -129,13 +126,3 @@ def submission_lines(study: Study) -> list[dict[str, Any]]:
     for skip in study.skips:
         lines.append(_with_check(_skip_json(skip), study.hidden.get(skip.item)))
     return lines
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """The program `fgrlhf feedback submissions`."""
-    usage = "usage: fgrlhf feedback submissions TASK [key=value ...]"
-    write_submissions(settings_from(SubmissionsSettings, argv, usage))
-
-
-if __name__ == "__main__":
-    run_main(main)

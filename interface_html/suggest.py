@@ -25,9 +25,7 @@ from pydantic import Field, model_validator
 
 from fgrlhf.base.errors import UserError, counted
 from fgrlhf.base.files import write_text
-from fgrlhf.base.program import run_main
 from fgrlhf.base.seeds import derive_seed
-from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import FilePath, refuse
 from fgrlhf.data.formats import FORMATS
 from fgrlhf.data.judgements import RESPONSE
@@ -386,12 +384,3 @@ def _with_suggestions(
         field, reason = problems[0]
         raise UserError(f"item {item.id}: `{field}` {reason}. The suggestion cannot be shown")
     return Item(item.id, row)
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    usage = "usage: fgrlhf feedback suggest TASK source=FILE out=FILE [key=value ...]"
-    suggest(settings_from(SuggestSettings, argv, usage))
-
-
-if __name__ == "__main__":
-    run_main(main)

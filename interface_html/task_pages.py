@@ -8,14 +8,11 @@ repository; interface_html/pages.py writes pages that can be sent to an annotato
 """
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 from pydantic import Field
 
 from fgrlhf.base.files import write_text
-from fgrlhf.base.program import run_main
-from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import StrictModel
 from interface_html.render import TEMPLATES, page_html
 from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
@@ -40,15 +37,3 @@ def write_task_pages(settings: TaskPagesSettings) -> None:
     for path, text in task_pages(feedback_of(settings.task)).items():
         write_text(path, text)
         print(path)
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    write_task_pages(
-        settings_from(
-            TaskPagesSettings, argv, "usage: fgrlhf feedback task_pages TASK [key=value ...]"
-        )
-    )
-
-
-if __name__ == "__main__":
-    run_main(main)

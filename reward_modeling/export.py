@@ -32,7 +32,6 @@ from transformers import (
 
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.files import write_text
-from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import FilePath, StrictModel
 from fgrlhf.models.loading import load_weights
@@ -315,7 +314,3 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise UserError(f"the folder of the reward model is missing\n{USAGE}")
     settings = settings_from(RMExportSettings, arguments if is_help else arguments[1:], USAGE)
     export_scorer(arguments[0], settings.output_dir)
-
-
-if __name__ == "__main__":
-    run_main(main)

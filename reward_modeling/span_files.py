@@ -22,7 +22,6 @@ from pydantic import Field
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, write_json, write_text
-from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from, task_and_rest
 from fgrlhf.cli.data_inspect import print_counts
 from fgrlhf.configs.strict import FilePath, StrictModel
@@ -270,7 +269,3 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Command line: a task, and key=value settings."""
     task, rest = task_and_rest(argv, USAGE)
     write_span_file(task, settings_from(SpanFileSettings, rest, USAGE))
-
-
-if __name__ == "__main__":
-    run_main(main)

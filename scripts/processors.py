@@ -18,8 +18,7 @@ from pathlib import Path
 from pydantic import Field, PositiveInt
 
 from fgrlhf.base.errors import UserError, suggestion
-from fgrlhf.base.program import run_main
-from fgrlhf.cli.command_line import settings_from
+from fgrlhf.cli.command_line import run_program
 from fgrlhf.configs.strict import StrictModel
 
 ROOT = Path(__file__).parents[1]
@@ -93,4 +92,4 @@ def run(settings: Settings) -> None:
 
 
 if __name__ == "__main__":
-    run_main(lambda: run(settings_from(Settings)))
+    run_program(run, Settings)

@@ -22,8 +22,7 @@ from typing import Any
 
 from pydantic import Field
 
-from fgrlhf.base.program import run_main
-from fgrlhf.cli.command_line import settings_from
+from fgrlhf.cli.command_line import run_program
 from fgrlhf.configs.strict import StrictModel
 from fgrlhf.load import load_task
 from fgrlhf.pipeline.fingerprint import imported_by
@@ -415,4 +414,4 @@ def run(settings: Settings) -> None:
 
 
 if __name__ == "__main__":
-    run_main(lambda: run(settings_from(Settings)))
+    run_program(run, Settings)

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from fgrlhf.base.program import run_main
-from fgrlhf.cli.command_line import settings_from
+from fgrlhf.cli.command_line import run_program
 from fgrlhf.configs.strict import FilePath, StrictModel
 
 REQUIREMENTS = {
@@ -67,4 +66,4 @@ def run(settings: Settings) -> None:
 
 
 if __name__ == "__main__":
-    run_main(lambda: run(settings_from(Settings)))
+    run_program(run, Settings)

@@ -7,7 +7,8 @@ from rating_tasks import QUALITY, schema_tree, write_schema
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, read_jsonl, write_json
-from interface_html import adjudicate, agreement, collect, export, lead, reliability, submissions
+from interface_html import agreement, collect, export, lead
+from interface_html.command import main as feedback
 from interface_html.database import Database
 from interface_html.items import read_items
 from interface_html.schema import ASSIGNMENT, load_schema
@@ -118,11 +119,11 @@ def test_majority_adjudication_and_reliability_work_on_files(study):
     assert [span["end"] for span in rows["0"]["spans"]] == [3] and rows["1"]["spans"] == []
     assert [rows[name]["preferences"] for name in "012"] == [[1], [2], [1]]
     assert [rows[name]["ratings"][0]["quality"] for name in "012"] == [4, 3, 5]
-    adjudicate.main(["task=poems", "db=f.sqlite", "out=differ.json"])
+    feedback(["adjudicate", "poems", "db=f.sqlite", "out=differ.json"])
     assert {row["id"] for row in read_json("differ.json")} == {"0", "1", "2"}
-    reliability.main(["task=poems", "db=f.sqlite", "out=reliable.json"])
+    feedback(["reliability", "poems", "db=f.sqlite", "out=reliable.json"])
     assert set(read_json("reliable.json")["annotators"]) == set(SAID)
-    submissions.main(["task=poems", "db=f.sqlite", "out=all.jsonl"])
+    feedback(["submissions", "poems", "db=f.sqlite", "out=all.jsonl"])
     lines = read_jsonl("all.jsonl")
     assert len(lines) == 27
     first = lines[0]

@@ -8,14 +8,14 @@ import os
 import sys
 import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from fgrlhf.base.errors import UserError, shorten
-from fgrlhf.base.program import as_settings
+from fgrlhf.base.program import as_settings, run_main
 from fgrlhf.configs.schema import sections_of, tags_of
 from fgrlhf.configs.strict import StrictModel, config_from, load_config
 from fgrlhf.load import load_task
@@ -50,6 +50,11 @@ def settings_from(
         if not equals or not key.strip():
             raise UserError(f"`{shorten(argument)}` is not a setting: write it as key=value")
     return config_from(model, argv)
+
+
+def run_program(run: Callable[[Model], object], model: type[Model]) -> None:
+    """Run a function with the settings of the command line, as `run_main` runs programs."""
+    run_main(lambda: run(settings_from(model)))
 
 
 def _usage_of_module() -> str:

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from pydantic import Field
 
-from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import StrictModel
 from fgrlhf.kernels import choice
@@ -58,7 +57,3 @@ def main(argv: Sequence[str] | None = None) -> None:
         elif isinstance(value, list):
             value = ", ".join(value) or "none"
         print(f"{name.replace('_', ' ') + ':':<20} {value}")
-
-
-if __name__ == "__main__":
-    run_main(main)

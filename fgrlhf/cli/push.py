@@ -17,7 +17,6 @@ from huggingface_hub.utils import validate_repo_id
 from pydantic import Field
 
 from fgrlhf.base.errors import UserError, shorten
-from fgrlhf.base.program import run_main
 from fgrlhf.base.secrets import mask_secrets
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import StrictModel
@@ -91,7 +90,3 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise UserError(f"{USAGE}\nA model's folder and a name on the hub are needed")
     folder, name = places
     print(f"pushed: {push(Path(folder), name, settings)}")
-
-
-if __name__ == "__main__":
-    run_main(main)

@@ -22,7 +22,6 @@ from torch import Tensor
 from transformers.utils import logging as transformers_logging
 
 from fgrlhf.base.errors import UserError, shorten
-from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import FilePath, StrictModel, refuse
 from fgrlhf.models.base import Policy
@@ -124,7 +123,3 @@ def main(argv: Sequence[str] | None = None) -> None:
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     soup(settings_from(SoupSettings, argv, USAGE))
-
-
-if __name__ == "__main__":
-    run_main(main)

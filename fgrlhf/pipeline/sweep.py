@@ -24,7 +24,6 @@ from pydantic import Field
 
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.files import write_json, write_text
-from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import describe, settings_from
 from fgrlhf.load import task_or_none
 from fgrlhf.pipeline.comparison import measure_on_dev, why_dev_differs
@@ -382,7 +381,3 @@ def main(argv: Sequence[str] | None = None) -> None:
         task_or_none(arguments.task).display,
         settings.lane_count,
     )
-
-
-if __name__ == "__main__":
-    run_main(main)

@@ -18,8 +18,7 @@ from pydantic import Field
 from fgrlhf.auc import auc_difference, auc_interval
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json
-from fgrlhf.base.program import run_main
-from fgrlhf.cli.command_line import settings_from
+from fgrlhf.cli.command_line import run_program
 from fgrlhf.configs.strict import FilePath, StrictModel
 from fgrlhf.scorers.base import RewardContext, TextScorer, score_texts
 from fgrlhf.scorers.kinds import LinearScorerKind, SegmentModelScorer, SequenceModelScorer
@@ -152,9 +151,5 @@ def conclusions(differences: Mapping[str, Interval]) -> list[str]:
     return lines
 
 
-def main() -> None:
-    compare(settings_from(CompareScorersSettings))
-
-
 if __name__ == "__main__":
-    run_main(main)
+    run_program(compare, CompareScorersSettings)

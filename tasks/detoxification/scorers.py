@@ -13,8 +13,7 @@ from pydantic import Field
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json
-from fgrlhf.base.program import run_main
-from fgrlhf.cli.command_line import settings_from
+from fgrlhf.cli.command_line import run_program
 from fgrlhf.configs.strict import FilePath, StrictModel
 from fgrlhf.scorers.linear import LinearScorer, area_under_roc, fit_linear_scorer
 
@@ -24,7 +23,7 @@ EXAMPLES = {"reward_scorer": "span_sentences.json", "judge": "rated_texts.json"}
 Labelled = tuple[list[str], list[bool]]
 
 
-class ScorersConfig(StrictModel):
+class ScorersSettings(StrictModel):
     """Folders of the scorers."""
 
     data_dir: FilePath = Field(description="folder of the prepared data")
@@ -49,7 +48,7 @@ def read_examples(path: Path) -> tuple[Labelled, Labelled]:
     return parts[False], parts[True]
 
 
-def train_scorers(config: ScorersConfig) -> dict[str, LinearScorer]:
+def train_scorers(config: ScorersSettings) -> dict[str, LinearScorer]:
     """Train and save both scorers, and print how well they do."""
     examples: dict[str, Any] = {}
     for name, file in EXAMPLES.items():
@@ -69,9 +68,5 @@ def train_scorers(config: ScorersConfig) -> dict[str, LinearScorer]:
     return scorers
 
 
-def main() -> None:
-    train_scorers(settings_from(ScorersConfig))
-
-
 if __name__ == "__main__":
-    run_main(main)
+    run_program(train_scorers, ScorersSettings)

@@ -14,9 +14,8 @@ from typing import Any, Literal
 from pydantic import Field, PositiveInt
 
 from fgrlhf.base.files import read_json, write_json
-from fgrlhf.base.program import run_main
 from fgrlhf.base.seeds import derive_seed
-from fgrlhf.cli.command_line import settings_from
+from fgrlhf.cli.command_line import run_program
 from interface_html.select import SelectSettings, select
 from tasks.experiments.factuality_arm import ArmSettings, oracle_auc, train
 
@@ -77,4 +76,4 @@ def choose(
 
 
 if __name__ == "__main__":
-    run_main(lambda: run_arm(settings_from(ActiveArmSettings)))
+    run_program(run_arm, ActiveArmSettings)

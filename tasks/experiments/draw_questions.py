@@ -13,9 +13,8 @@ from pydantic import Field, PositiveInt
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, write_json
-from fgrlhf.base.program import run_main
 from fgrlhf.base.seeds import derive_seed
-from fgrlhf.cli.command_line import settings_from
+from fgrlhf.cli.command_line import run_program
 from fgrlhf.configs.strict import FilePath, StrictModel
 
 ROUNDS = ("first", "second")
@@ -53,4 +52,4 @@ def draw(settings: DrawQuestionsSettings) -> None:
 
 
 if __name__ == "__main__":
-    run_main(lambda: draw(settings_from(DrawQuestionsSettings)))
+    run_program(draw, DrawQuestionsSettings)

@@ -12,8 +12,7 @@ from pathlib import Path
 from pydantic import Field
 
 from fgrlhf.base.errors import UserError
-from fgrlhf.base.program import run_main
-from fgrlhf.cli.command_line import settings_from
+from fgrlhf.cli.command_line import run_program
 from fgrlhf.configs.strict import FilePath, StrictModel
 from tasks.qa_feedback.feedback import read_feedback_files, write_feedback
 
@@ -47,4 +46,4 @@ def halve(settings: HalvesSettings) -> None:
 
 
 if __name__ == "__main__":
-    run_main(lambda: halve(settings_from(HalvesSettings)))
+    run_program(halve, HalvesSettings)

@@ -22,9 +22,8 @@ from typing import Any, Literal
 from pydantic import Field, PositiveInt
 
 from fgrlhf.base.files import write_json
-from fgrlhf.base.program import run_main
 from fgrlhf.base.seeds import derive_seed
-from fgrlhf.cli.command_line import settings_from
+from fgrlhf.cli.command_line import run_program
 from interface_html.format import FEEDBACK_KEYS, Item
 from interface_html.reliability import report
 from interface_html.stored import Submission
@@ -162,4 +161,4 @@ def run_arm(settings: NoisyAnnotatorsArmSettings) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    run_main(lambda: run_arm(settings_from(NoisyAnnotatorsArmSettings)))
+    run_program(run_arm, NoisyAnnotatorsArmSettings)

@@ -19,8 +19,7 @@ from pydantic import Field, PositiveInt
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_json
-from fgrlhf.base.program import run_main
-from fgrlhf.cli.command_line import settings_from
+from fgrlhf.cli.command_line import run_program
 from fgrlhf.configs.strict import FilePath, StrictModel
 from fgrlhf.pipeline.summary import grid
 from fgrlhf.reward_models.loading import load_reward_model
@@ -185,4 +184,4 @@ def main(settings: ProbeSettings) -> Path:
 
 
 if __name__ == "__main__":
-    run_main(lambda: main(settings_from(ProbeSettings)))
+    run_program(main, ProbeSettings)

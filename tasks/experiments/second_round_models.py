@@ -12,8 +12,7 @@ from pathlib import Path
 from pydantic import Field
 
 from fgrlhf.base.files import write_json
-from fgrlhf.base.program import run_main
-from fgrlhf.cli.command_line import settings_from
+from fgrlhf.cli.command_line import run_program
 from fgrlhf.configs.strict import FilePath, StrictModel
 from fgrlhf.metrics.rows import read_rows
 from tasks.experiments.judged_models import REWARD_MODELS
@@ -48,4 +47,4 @@ def measure(settings: SecondRoundModelsSettings) -> dict[str, dict[str, float]]:
 
 
 if __name__ == "__main__":
-    run_main(lambda: measure(settings_from(SecondRoundModelsSettings)))
+    run_program(measure, SecondRoundModelsSettings)

@@ -13,9 +13,8 @@ from pathlib import Path
 
 from pydantic import Field, model_validator
 
-from fgrlhf.base.program import run_main
 from fgrlhf.base.seeds import derive_seed
-from fgrlhf.cli.command_line import settings_from
+from fgrlhf.cli.command_line import run_program
 from fgrlhf.configs.strict import FilePath, StrictModel, refuse
 from interface_html.merge import MergeSettings, merge
 from tasks.qa_feedback.data.collect_feedback import CollectFeedbackSettings, collect
@@ -97,4 +96,4 @@ def write_rows(settings: SecondRoundRowsSettings) -> None:
 
 
 if __name__ == "__main__":
-    run_main(lambda: write_rows(settings_from(SecondRoundRowsSettings)))
+    run_program(write_rows, SecondRoundRowsSettings)

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from fgrlhf.base.program import run_main
-from fgrlhf.cli.command_line import settings_from
+from fgrlhf.cli.command_line import run_program
 from fgrlhf.data.download import DownloadConfig, download, fetch_from_hub
 from tasks.detoxification.data.prepare import RATED_FILE, SPANS_FILE
 
@@ -28,11 +27,10 @@ class DownloadSettings(DownloadConfig):
     base_url: str = Field(default=SPANS_URL, description=f"address of the folder with {SPANS_FILE}")
 
 
-def main() -> None:
-    settings = settings_from(DownloadSettings)
+def fetch(settings: DownloadSettings) -> None:
     download(settings, SPANS_BLOB_IDS)
     fetch_from_hub(HUB_NAME, RATED_FILE, Path(settings.data_dir) / RATED_FILE)
 
 
 if __name__ == "__main__":
-    run_main(main)
+    run_program(fetch, DownloadSettings)

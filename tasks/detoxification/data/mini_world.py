@@ -27,8 +27,7 @@ from typing import Any
 from pydantic import Field
 
 from fgrlhf.base.files import write_json, write_text
-from fgrlhf.base.program import run_main
-from fgrlhf.cli.command_line import settings_from
+from fgrlhf.cli.command_line import run_program
 from fgrlhf.configs.strict import Count, FilePath, Seed, StrictModel
 from fgrlhf.reward_utils import BLANK, load_segmenter
 from fgrlhf.text_types import Prompt
@@ -247,9 +246,5 @@ def write_world(settings: MiniWorldSettings) -> None:
     write_json(folder / SPANS / "segmenter.json", load_segmenter().describe())
 
 
-def main() -> None:
-    write_world(settings_from(MiniWorldSettings))
-
-
 if __name__ == "__main__":
-    run_main(main)
+    run_program(write_world, MiniWorldSettings)

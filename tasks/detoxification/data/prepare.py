@@ -23,8 +23,7 @@ from pydantic import Field
 
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.files import parse_json, read_jsonl, write_json
-from fgrlhf.base.program import run_main
-from fgrlhf.cli.command_line import settings_from
+from fgrlhf.cli.command_line import run_program
 from fgrlhf.configs.strict import FilePath, StrictModel
 from fgrlhf.data.importers.files import table
 from fgrlhf.data.importers.report import Report
@@ -39,7 +38,7 @@ PARTS = {"train": 0.25, "dev": 0.30, "test": 0.40, "judge": 1.0}
 HELD_OUT = 0.9  # the posts above this share measure the scorer that rewards
 
 
-class PrepareConfig(StrictModel):
+class PrepareSettings(StrictModel):
     """Folders of the prepared data."""
 
     source: str = Field(description=f"folder with {RATED_FILE} and {SPANS_FILE}")
@@ -195,7 +194,7 @@ def _example(text: str, toxic: bool, held_out: bool, group: str) -> dict[str, An
     return {"text": text, "toxic": toxic, "held_out": held_out, "group": group}
 
 
-def prepare(config: PrepareConfig) -> None:
+def prepare(config: PrepareSettings) -> None:
     """Read the downloaded files and write the prepared ones.
 
     Raises:
@@ -227,9 +226,5 @@ def prepare(config: PrepareConfig) -> None:
         print(f"{folder / name}: {len(rows):,} texts, {toxic:,} of them toxic")
 
 
-def main() -> None:
-    prepare(settings_from(PrepareConfig))
-
-
 if __name__ == "__main__":
-    run_main(main)
+    run_program(prepare, PrepareSettings)

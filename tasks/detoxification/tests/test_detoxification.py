@@ -16,7 +16,7 @@ from tasks.detoxification.data.prepare import (
     RATED_FILE,
     SPANS_FILE,
     MarkedPost,
-    PrepareConfig,
+    PrepareSettings,
     part_of,
     prepare,
     rated_texts,
@@ -25,7 +25,7 @@ from tasks.detoxification.data.prepare import (
     span_sentences,
     toxic_prompts,
 )
-from tasks.detoxification.scorers import ScorersConfig, train_scorers
+from tasks.detoxification.scorers import ScorersSettings, train_scorers
 from tasks.detoxification.task import TASK
 
 TRAINING = Path(__file__).parents[1] / "training"
@@ -131,7 +131,7 @@ HASH_OF_PAGE_1 = 0.6290269062178674
 
 
 def test_prepared_files(source, tmp_path, capsys):
-    prepare(PrepareConfig(source=str(source), data_dir=str(tmp_path / "data")))
+    prepare(PrepareSettings(source=str(source), data_dir=str(tmp_path / "data")))
     prompts = TASK.prompts(tmp_path / "data" / "train.json", "train")
     assert {prompt.text for prompt in prompts} == {"They called you rude fool"}
     assert len(read_json(tmp_path / "data" / "rated_texts.json")) == 160
@@ -149,7 +149,7 @@ def test_every_prompt_with_a_score_counts_at_paper_scale(source, tmp_path):
     assert len(everything) == sum(part_of(row) == "train" for row in rows)
     without_score = [row for row in rows if row.prompt.toxicity is None]
     assert toxic_prompts(without_score, "train", min_toxicity=0) == []
-    settings = PrepareConfig(source=str(source), data_dir=str(tmp_path), min_toxicity=0)
+    settings = PrepareSettings(source=str(source), data_dir=str(tmp_path), min_toxicity=0)
     prepare(settings)
     assert read_json(tmp_path / "train.json") == everything
 
@@ -166,7 +166,7 @@ def test_examples_of_a_page_or_post_are_a_group(source):
 def test_too_few_rows_are_an_error(source, tmp_path):
     write_jsonl(source / RATED_FILE, [rated_row(0)])
     with pytest.raises(UserError, match="has no toxic prompt for train in its 1 rows"):
-        prepare(PrepareConfig(source=str(source), data_dir=str(tmp_path / "data")))
+        prepare(PrepareSettings(source=str(source), data_dir=str(tmp_path / "data")))
 
 
 def test_published_rows(tmp_path):
@@ -188,8 +188,8 @@ def test_published_rows(tmp_path):
 
 
 def test_two_scorers_from_two_sets_of_labels(source, tmp_path, capsys):
-    prepare(PrepareConfig(source=str(source), data_dir=str(tmp_path / "data")))
-    settings = ScorersConfig(data_dir=str(tmp_path / "data"), output_dir=str(tmp_path))
+    prepare(PrepareSettings(source=str(source), data_dir=str(tmp_path / "data")))
+    settings = ScorersSettings(data_dir=str(tmp_path / "data"), output_dir=str(tmp_path))
     train_scorers(settings)
     reward = LinearScorer.load(tmp_path / "reward_scorer")
     judge = LinearScorer.load(tmp_path / "judge")
@@ -205,7 +205,7 @@ def test_two_scorers_from_two_sets_of_labels(source, tmp_path, capsys):
 def test_damaged_examples_are_an_error(tmp_path):
     write_json(tmp_path / "span_sentences.json", [{"text": "x"}])
     with pytest.raises(UserError, match="span_sentences.json is damaged"):
-        train_scorers(ScorersConfig(data_dir=str(tmp_path), output_dir=str(tmp_path)))
+        train_scorers(ScorersSettings(data_dir=str(tmp_path), output_dir=str(tmp_path)))
 
 
 # ---- configs and stages --------------------------------------------------------------------------
@@ -259,8 +259,8 @@ def test_the_configs_of_paper_scale(environment):
 def test_every_stage_runs(environment, source):
     """Two steps of a tiny model through the programs of the scripts."""
     data = environment / "data"
-    prepare(PrepareConfig(source=str(source), data_dir=str(data)))
-    train_scorers(ScorersConfig(data_dir=str(data), output_dir=str(environment)))
+    prepare(PrepareSettings(source=str(source), data_dir=str(data)))
+    train_scorers(ScorersSettings(data_dir=str(data), output_dir=str(environment)))
     model = ["tasks.detoxification", f"output_dir={environment}/model", "width=16", "heads=2"]
     tiny_model.main([*model, f"train_file={data}/train.json", "words=kind friend day ."])
     short = [

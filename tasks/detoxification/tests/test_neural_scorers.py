@@ -28,7 +28,7 @@ from tasks.detoxification.data.prepare import (
     RATED_FILE,
     SPANS_FILE,
     MarkedPost,
-    PrepareConfig,
+    PrepareSettings,
     RatedRow,
     RatedText,
     part_of,
@@ -46,7 +46,7 @@ from tasks.detoxification.reward_modeling.create_rm_files import (
     split_of_post,
     tagged_post,
 )
-from tasks.detoxification.scorers import EXAMPLES, ScorersConfig, train_scorers
+from tasks.detoxification.scorers import EXAMPLES, ScorersSettings, train_scorers
 from tasks.detoxification.task import TASK
 
 FOLDER = Path(__file__).parents[1]
@@ -238,9 +238,9 @@ def test_reward_models_read_no_prompt():
 def test_every_stage_runs(environment, source, capsys):
     """Both scorers on a tiny model, then the comparison with the linear ones."""
     data = environment / "data"
-    prepare(PrepareConfig(source=str(source), data_dir=str(data)))
+    prepare(PrepareSettings(source=str(source), data_dir=str(data)))
     create_rm_files(RMFileSettings(source=str(source), output_dir=str(environment / "derived")))
-    train_scorers(ScorersConfig(data_dir=str(data), output_dir=str(environment)))
+    train_scorers(ScorersSettings(data_dir=str(data), output_dir=str(environment)))
     tiny_model.main(
         [
             "tasks.detoxification",
@@ -276,8 +276,8 @@ def test_every_stage_runs(environment, source, capsys):
 
 def test_linear_scorers_alone_are_compared(environment, source, capsys):
     data = environment / "data"
-    prepare(PrepareConfig(source=str(source), data_dir=str(data)))
-    train_scorers(ScorersConfig(data_dir=str(data), output_dir=str(environment)))
+    prepare(PrepareSettings(source=str(source), data_dir=str(data)))
+    train_scorers(ScorersSettings(data_dir=str(data), output_dir=str(environment)))
     settings = compare_scorers.CompareScorersSettings(
         data_dir=str(data), output_dir=str(environment)
     )

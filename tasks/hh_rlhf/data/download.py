@@ -11,8 +11,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from fgrlhf.base.program import run_main
-from fgrlhf.cli.command_line import settings_from
+from fgrlhf.cli.command_line import run_program
 from fgrlhf.configs.strict import FilePath, StrictModel
 from fgrlhf.data.download import fetch_from_hub
 
@@ -30,12 +29,11 @@ class DownloadSettings(StrictModel):
     )
 
 
-def main() -> None:
-    settings = settings_from(DownloadSettings)
+def fetch(settings: DownloadSettings) -> None:
     for subset in settings.subsets:
         for name in FILES:
             fetch_from_hub(HUB_NAME, f"{subset}/{name}", Path(settings.data_dir) / subset / name)
 
 
 if __name__ == "__main__":
-    run_main(main)
+    run_program(fetch, DownloadSettings)

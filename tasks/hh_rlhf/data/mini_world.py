@@ -29,8 +29,7 @@ from typing import Any
 from pydantic import Field
 
 from fgrlhf.base.files import write_json
-from fgrlhf.base.program import run_main
-from fgrlhf.cli.command_line import settings_from
+from fgrlhf.cli.command_line import run_program
 from fgrlhf.configs.strict import Count, FilePath, Seed, StrictModel
 from fgrlhf.models.dialogs import dialog_text
 from fgrlhf.text_types import ASSISTANT, USER, Message, Prompt
@@ -304,9 +303,5 @@ def write_world(settings: MiniWorldSettings) -> None:
         print(f"{folder / name}: {len(rows):,} rows")
 
 
-def main() -> None:
-    write_world(settings_from(MiniWorldSettings))
-
-
 if __name__ == "__main__":
-    run_main(main)
+    run_program(write_world, MiniWorldSettings)

@@ -24,8 +24,7 @@ from pydantic import Field
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_json
-from fgrlhf.base.program import run_main
-from fgrlhf.cli.command_line import settings_from
+from fgrlhf.cli.command_line import run_program
 from fgrlhf.configs.strict import Count, FilePath, StrictModel
 from fgrlhf.data.comparisons import Comparison
 from fgrlhf.data.explore import drop_pairs
@@ -159,9 +158,5 @@ def prepare(settings: PrepareSettings) -> None:
         print(f"{Path(settings.data_dir) / name}: {len(rows):,} rows")
 
 
-def main() -> None:
-    prepare(settings_from(PrepareSettings))
-
-
 if __name__ == "__main__":
-    run_main(main)
+    run_program(prepare, PrepareSettings)

@@ -10,9 +10,8 @@ from typing import Any
 from pydantic import Field
 
 from fgrlhf.base.errors import UserError, shorten
-from fgrlhf.base.program import run_main
 from fgrlhf.base.seeds import derive_seed
-from fgrlhf.cli.command_line import settings_from
+from fgrlhf.cli.command_line import run_program
 from fgrlhf.configs.strict import FilePath, StrictModel
 from fgrlhf.text_types import Prompt
 from tasks.qa_feedback.data.annotator import Habits, annotate
@@ -100,4 +99,4 @@ def _annotated(
 
 
 if __name__ == "__main__":
-    run_main(lambda: collect(settings_from(CollectFeedbackSettings)))
+    run_program(collect, CollectFeedbackSettings)

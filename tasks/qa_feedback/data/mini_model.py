@@ -17,8 +17,7 @@ from pydantic import Field
 from transformers import PreTrainedTokenizerFast, T5ForConditionalGeneration
 
 from fgrlhf.base.errors import UserError
-from fgrlhf.base.program import run_main
-from fgrlhf.cli.command_line import settings_from
+from fgrlhf.cli.command_line import run_program
 from fgrlhf.configs.strict import FilePath, StrictModel
 from fgrlhf.models.tiny import (
     DECODER_LOOKS_BACK,
@@ -125,4 +124,4 @@ def write_model(settings: MiniModelSettings) -> None:
 
 
 if __name__ == "__main__":
-    run_main(lambda: write_model(settings_from(MiniModelSettings)))
+    run_program(write_model, MiniModelSettings)

@@ -21,8 +21,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from fgrlhf.base.files import write_json
-from fgrlhf.base.program import run_main
-from fgrlhf.cli.command_line import settings_from
+from fgrlhf.cli.command_line import run_program
 from fgrlhf.configs.strict import FilePath, StrictModel
 from tasks.qa_feedback.data.language import (
     LANGUAGES,
@@ -309,4 +308,4 @@ def write_world(settings: MiniWorldSettings) -> None:
 
 
 if __name__ == "__main__":
-    run_main(lambda: write_world(settings_from(MiniWorldSettings)))
+    run_program(write_world, MiniWorldSettings)

@@ -20,8 +20,7 @@ from pydantic import Field
 from tqdm import tqdm
 
 from fgrlhf.base.files import write_json, write_text
-from fgrlhf.base.program import run_main
-from fgrlhf.cli.command_line import settings_from
+from fgrlhf.cli.command_line import run_program
 from fgrlhf.configs.strict import FilePath, StrictModel
 from fgrlhf.data.judgements import Judgement
 from fgrlhf.reward_utils import (
@@ -173,9 +172,5 @@ def create_rm_files(settings: RMFileSettings) -> None:
         write_json((folder / name).parent / "segmenter.json", segmenter.describe())
 
 
-def main() -> None:
-    create_rm_files(settings_from(RMFileSettings))
-
-
 if __name__ == "__main__":
-    run_main(main)
+    run_program(create_rm_files, RMFileSettings)

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from fgrlhf.base.program import run_main
-from fgrlhf.cli.command_line import settings_from
+from fgrlhf.cli.command_line import run_program
 from fgrlhf.configs.strict import FilePath, StrictModel
 from fgrlhf.data.download import fetch_from_hub
 
@@ -25,11 +24,10 @@ class DownloadSettings(StrictModel):
     data_dir: FilePath = Field(description="folder of the downloaded files")
 
 
-def main() -> None:
-    settings = settings_from(DownloadSettings)
+def fetch(settings: DownloadSettings) -> None:
     for name in FILES:
         fetch_from_hub(HUB_NAME, name, Path(settings.data_dir) / Path(name).name)
 
 
 if __name__ == "__main__":
-    run_main(main)
+    run_program(fetch, DownloadSettings)

@@ -26,9 +26,8 @@ from pydantic import AfterValidator, Field
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_json, write_jsonl
-from fgrlhf.base.program import run_main
 from fgrlhf.base.records import Record, Text, read_all
-from fgrlhf.cli.command_line import settings_from
+from fgrlhf.cli.command_line import run_program
 from fgrlhf.configs.strict import Count, FilePath, Seed, StrictModel
 from fgrlhf.data.read import check_not_input, read_rows
 from fgrlhf.data.split import hash_share
@@ -205,9 +204,5 @@ def prepare(settings: Gsm8kSettings) -> None:
         write_jsonl(folder / f"steps_{split}.jsonl", judged)
 
 
-def main() -> None:
-    prepare(settings_from(Gsm8kSettings))
-
-
 if __name__ == "__main__":
-    run_main(main)
+    run_program(prepare, Gsm8kSettings)

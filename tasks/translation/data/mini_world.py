@@ -21,8 +21,7 @@ from typing import Any
 from pydantic import Field
 
 from fgrlhf.base.files import write_json, write_jsonl
-from fgrlhf.base.program import run_main
-from fgrlhf.cli.command_line import settings_from
+from fgrlhf.cli.command_line import run_program
 from fgrlhf.configs.strict import Count, FilePath, Seed, StrictModel
 from fgrlhf.data.judgements import Judgement
 from fgrlhf.text_types import Prompt
@@ -221,9 +220,5 @@ def write_world(settings: MiniWorldSettings) -> None:
     print(f"{folder}: {settings.prompts:,} sources, {2 * settings.judged:,} judged translations")
 
 
-def main() -> None:
-    write_world(settings_from(MiniWorldSettings))
-
-
 if __name__ == "__main__":
-    run_main(main)
+    run_program(write_world, MiniWorldSettings)

@@ -21,8 +21,7 @@ from pydantic import Field
 
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.files import write_json, write_jsonl
-from fgrlhf.base.program import run_main
-from fgrlhf.cli.command_line import settings_from
+from fgrlhf.cli.command_line import run_program
 from fgrlhf.configs.strict import Count, FilePath, StrictModel
 from fgrlhf.data.importers.registry import import_items
 from fgrlhf.data.judgements import NO_ERROR, SOURCE, SPAN_ASPECT, JudgedResponse, Judgement
@@ -213,9 +212,5 @@ def prepare(settings: WmtMqmSettings) -> None:
         print(f"left out, {what}: {count:,}", flush=True)
 
 
-def main() -> None:
-    prepare(settings_from(WmtMqmSettings))
-
-
 if __name__ == "__main__":
-    run_main(main)
+    run_program(prepare, WmtMqmSettings)

@@ -23,8 +23,7 @@ from pydantic import Field
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_json, write_jsonl, write_text
-from fgrlhf.base.program import run_main
-from fgrlhf.cli.command_line import settings_from
+from fgrlhf.cli.command_line import run_program
 from fgrlhf.configs.strict import FilePath, StrictModel
 from fgrlhf.data.judgements import Judgement
 from fgrlhf.reward_utils import load_segmenter
@@ -135,9 +134,5 @@ def write_files(settings: RMFileSettings) -> None:
         print(f"{folder / PAIRS / split}.jsonl: {pairs} pairs of {len(rows)} sources", flush=True)
 
 
-def main() -> None:
-    write_files(settings_from(RMFileSettings))
-
-
 if __name__ == "__main__":
-    run_main(main)
+    run_program(write_files, RMFileSettings)

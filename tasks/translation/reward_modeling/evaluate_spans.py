@@ -22,8 +22,7 @@ from pydantic import Field
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_json
-from fgrlhf.base.program import run_main
-from fgrlhf.cli.command_line import settings_from
+from fgrlhf.cli.command_line import run_program
 from fgrlhf.configs.strict import FilePath, StrictModel
 from fgrlhf.data.agreement.matching import any_type, mpp_credits, same_type
 from fgrlhf.data.judgements import SPAN_ASPECT, Judgement
@@ -207,9 +206,5 @@ def evaluate(settings: EvaluateSpansSettings) -> dict[str, dict[str, float]]:
     return results
 
 
-def main() -> None:
-    evaluate(settings_from(EvaluateSpansSettings))
-
-
 if __name__ == "__main__":
-    run_main(main)
+    run_program(evaluate, EvaluateSpansSettings)
