@@ -158,3 +158,18 @@ def repetition(text: str, n: int) -> float | None:
     if not all_ngrams:
         return None
     return 1 - len(set(all_ngrams)) / len(all_ngrams)
+
+
+def msttr(text: str, n: int) -> float | None:
+    """MSTTR: the mean over segments of n words of their different words / n.
+
+    From 0 to 1. Segments follow each other; words after the last whole one do not count.
+    (`lexicalrichness` 0.5.1 leaves the last segment out even if it is whole.) None for a text of
+    fewer than n words: the shorter a text, the higher would be its ratio. Johnson (1944), Studies
+    in language behavior.
+    """
+    words = [word.casefold() for word in words_of(text)]
+    segments = [words[start : start + n] for start in range(0, len(words) - n + 1, n)]
+    if not segments:
+        return None
+    return sum(len(set(segment)) for segment in segments) / (n * len(segments))

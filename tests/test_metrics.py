@@ -15,6 +15,7 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
 from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import write_jsonl
 from fgrlhf.metrics import overlap
 from fgrlhf.metrics.config import METRICS, MetricConfig
 from fgrlhf.metrics.meteor import Meteor
@@ -328,7 +329,14 @@ def every_metric(language_model):
 def required_settings(language_model) -> dict[str, dict[str, Any]]:
     """The settings of the metrics that need some."""
     scorer = {"kind": "python", "of": "test_metrics.Vowels"}
-    return {"perplexity": {"model": language_model}, "score": {"scorer": scorer}}
+    references = Path(language_model).with_name("references.jsonl")
+    write_jsonl(references, [{"prompt": text, "references": [text]} for text in ("cat", "dog")])
+    return {
+        "perplexity": {"model": language_model},
+        "score": {"scorer": scorer},
+        "cider": {"references": str(references)},
+        "msttr": {"n": 2},
+    }
 
 
 class Vowels:
@@ -360,6 +368,8 @@ def test_empty_responses_score_lowest_or_do_not_apply(language_model):
         "distinct3": None,
         "repetition": None,
         "perplexity": None,
+        "msttr": None,
+        "parent": None,  # the row has no table
         "ter": 100,  # every word of the reference is missing
     }
     for metric in every_metric(language_model):

@@ -2,6 +2,7 @@
 
 __all__ = [
     "base",
+    "cider",
     "config",
     "registry",
     "rows",

@@ -5,7 +5,7 @@
 `METRICS` lists every metric. docs/metrics.md defines them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
@@ -73,6 +73,13 @@ METRICS: dict[str, MetricFacts] = {
     "distinct2": _VARIETY,
     "distinct3": _VARIETY,
     "repetition": MetricFacts(higher_is_better=False, reads=frozenset({"n", "key"}), is_share=True),
+    "msttr": MetricFacts(higher_is_better=True, reads=frozenset({"n", "key"}), is_share=True),
+    "cider": replace(
+        _OVERLAP,
+        reads=frozenset({"references", "key"}),
+        requires=frozenset({"references"}),
+    ),
+    "parent": _OVERLAP,
     "perplexity": MetricFacts(
         higher_is_better=False,
         reads=frozenset({"model", "chat_template", "key"}),
@@ -87,6 +94,11 @@ METRICS: dict[str, MetricFacts] = {
     "length": MetricFacts(higher_is_better=None),
     "sentences": MetricFacts(higher_is_better=None, reads=frozenset({"segmenter"})),
 }
+
+# Short forms of `score`: {name: nli, model: M, ...} is {name: score, key: nli, better: high,
+# scorer: {kind: nli, ckpt: M, ...}}.
+SCORERS = ("nli", "bertscore")
+OF_SCORE = ("key", "threshold", "better")  # what a short form sets of the metric, not of the scorer
 
 # Columns of every evaluation. rougeLsum needs references, kl a reference policy.
 ALWAYS_COMPUTED = ("length", "rougeLsum", "kl", "reward")
@@ -110,7 +122,7 @@ _TAKEN = RESERVED_COLUMNS | frozenset(METRICS)
 class MetricConfig(StrictModel):
     """One metric. In YAML, its name is enough if it needs no settings."""
 
-    name: str = Field(description=f"one of {', '.join(METRICS)}")
+    name: str = Field(description=f"one of {', '.join((*METRICS, *SCORERS))}")
     key: Name | None = Field(
         default=None,
         description="column in rows and summaries; null: the name",
@@ -135,7 +147,15 @@ class MetricConfig(StrictModel):
     segmenter: SegmenterName = Field(
         default=MULTILINGUAL, description=f"sentences: {SEGMENTER_HELP}"
     )
-    n: int = Field(default=4, ge=1, le=100, description="repetition: words of an n-gram")
+    n: int | None = Field(
+        default=None,
+        ge=1,
+        le=1000,
+        description="repetition: words of an n-gram, null: 4; msttr: words of a segment, null: 50",
+    )
+    references: FilePath | None = Field(
+        default=None, description="cider: file of prompts, whose references weight the words"
+    )
     tokenizer: str | None = Field(
         default=None,
         description="rouge, bleu, ter: what a word is; null: by the script: docs/metrics.md, Words",
@@ -144,13 +164,16 @@ class MetricConfig(StrictModel):
     @model_validator(mode="before")
     @classmethod
     def _from_name(cls, value: Any) -> Any:
-        return {"name": value} if isinstance(value, str) else value
+        section = {"name": value} if isinstance(value, str) else value
+        if isinstance(section, Mapping) and section.get("name") in SCORERS:
+            return _score_section(section)
+        return section
 
     @model_validator(mode="after")
     def _settings_are_read(self):
         facts = METRICS.get(self.name)
         if facts is None:
-            known = suggestion(self.name, list(METRICS))
+            known = suggestion(self.name, [*METRICS, *SCORERS])
             refuse([("name", f"there is no `{shorten(self.name, 60)}`; {known}")])
             return self
         settings = [key for key in MetricConfig.model_fields if key != "name"]
@@ -183,6 +206,18 @@ class MetricConfig(StrictModel):
         if self.better is not None:
             return self.better == "high"
         return METRICS[self.name].higher_is_better
+
+
+def _score_section(section: Mapping[str, Any]) -> dict[str, Any]:
+    """The section `score` of a short form (`SCORERS`)."""
+    kind = section["name"]
+    of_scorer = {}
+    for key, value in section.items():
+        if key not in ("name", *OF_SCORE):
+            of_scorer["ckpt" if key == "model" else key] = value
+    of_metric = {key: section[key] for key in OF_SCORE if key in section}
+    scorer = {"kind": kind, **of_scorer}
+    return {"key": kind, "better": "high", **of_metric, "name": "score", "scorer": scorer}
 
 
 def _different_columns(metrics: list[MetricConfig]) -> list[MetricConfig]:
@@ -218,13 +253,15 @@ def is_higher_better(metric: str, metrics: Sequence[MetricConfig] = ()) -> bool 
 
 
 def models_of(metrics: Sequence[MetricConfig]) -> list[str]:
-    """Folders and hub names of models that the metrics load, and segmenters: inputs of a stage."""
+    """What the metrics load, the inputs of a stage: models, files of references and segmenters."""
     models = []
     for metric in metrics:
         if metric.model is not None:
             models.append(metric.model)
         if metric.scorer is not None:
             models += metric.scorer.model_folders()
+        if metric.references is not None:
+            models.append(metric.references)
         if metric.name == "sentences":
             models.append(segmenter_input(metric.segmenter))
     return models

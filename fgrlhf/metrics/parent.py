@@ -6,6 +6,8 @@ from math import prod
 
 from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
+from fgrlhf.metrics.base import NamedMetric
+
 SMOOTHING = 1e-5  # replaces precisions and recalls of 0, as in the evaluation of ToTTo
 ORDERS = (1, 2, 3, 4)
 
@@ -43,6 +45,25 @@ def parent(text: str, references: Sequence[str], table: str, records: Sequence[s
         recall = recall ** (1 - weight) * mentioned**weight
         scores.append(2 * precision * recall / (precision + recall))
     return 100 * max(scores)
+
+
+class Parent(NamedMetric):
+    """PARENT of each response.
+
+    The prompts' rows have the texts `table` and `records`, a list. It does not apply to prompts
+    without references, or without one of the two.
+    """
+
+    def columns(self, prompts, texts):
+        rows = []
+        for prompt, text in zip(prompts, texts, strict=True):
+            value = None
+            if prompt.references and prompt.meta.get("table") and prompt.meta.get("records"):
+                value = parent(
+                    text, prompt.references, prompt.meta["table"], prompt.meta["records"]
+                )
+            rows.append({self.column: value})
+        return rows
 
 
 def words_of(text: str) -> list[str]:

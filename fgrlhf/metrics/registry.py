@@ -17,7 +17,7 @@ from fgrlhf.metrics.scripts import bleu_tokenizer, ter_tokenizer
 from fgrlhf.reward_models.prefix import PrefixFn, text_prefix
 from fgrlhf.reward_utils import load_segmenter
 from fgrlhf.scorers.base import RewardContext
-from fgrlhf.words import count_words, distinct, repetition
+from fgrlhf.words import count_words, distinct, msttr, repetition
 
 
 def build_metrics(
@@ -62,6 +62,20 @@ def _meteor(config: MetricConfig, synonyms: bool) -> NamedMetric:
     return ReferenceMetric(config, Meteor(synonyms))
 
 
+def _cider(config: MetricConfig) -> NamedMetric:
+    from fgrlhf.metrics.cider import Frequencies, cider
+
+    assert config.references is not None
+    frequencies = Frequencies.read(config.references)
+    return ReferenceMetric(config, partial(cider, frequencies=frequencies))
+
+
+def _parent(config: MetricConfig) -> NamedMetric:
+    from fgrlhf.metrics.parent import Parent
+
+    return Parent(config)
+
+
 def _bleu(config: MetricConfig) -> NamedMetric:
     overlap.check_bleu_tokenizer(config.words)
     return _with_tokenizer(config, "bleu_counts", overlap.bleu, bleu_tokenizer)
@@ -104,7 +118,10 @@ _BUILDERS: dict[str, Callable[[MetricConfig], NamedMetric]] = {
     "distinct1": partial(_distinct, n=1),
     "distinct2": partial(_distinct, n=2),
     "distinct3": partial(_distinct, n=3),
-    "repetition": lambda config: TextMetric(config, partial(repetition, n=config.n)),
+    "repetition": lambda config: TextMetric(config, partial(repetition, n=config.n or 4)),
+    "msttr": lambda config: TextMetric(config, partial(msttr, n=config.n or 50)),
+    "cider": _cider,
+    "parent": _parent,
     "length": lambda config: TextMetric(config, count_words),
     "sentences": _sentences,
 }

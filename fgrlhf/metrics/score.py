@@ -23,13 +23,21 @@ class Score(NamedMetric):
         assert config.scorer is not None
         self.scorer = config.scorer.build(context)
         self.threshold = config.threshold
+        self.needs_references = config.scorer.needs_references
 
     def columns(self, prompts, texts):
-        rows: list[Columns] = []
-        for score in score_texts(self.scorer, prompts, texts):
-            row: Columns = {self.column: score}
+        rows: list[Columns] = [{self.column: None} for _ in texts]
+        applies = [
+            place
+            for place, prompt in enumerate(prompts)
+            if prompt.references or not self.needs_references
+        ]
+        scores = score_texts(
+            self.scorer, [prompts[place] for place in applies], [texts[place] for place in applies]
+        )
+        for place, score in zip(applies, scores, strict=True):
+            rows[place] = {self.column: score}
             if self.threshold is not None:
-                row[f"{self.column}/{MAX}"] = score
-                row[f"{self.column}/{ANY}"] = float(score >= self.threshold)
-            rows.append(row)
+                rows[place][f"{self.column}/{MAX}"] = score
+                rows[place][f"{self.column}/{ANY}"] = float(score >= self.threshold)
         return rows

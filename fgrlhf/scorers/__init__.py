@@ -3,9 +3,11 @@
 __all__ = [
     "answer_cache",
     "base",
+    "bertscore",
     "classifier",
     "judge",
     "kinds",
     "linear",
+    "nli",
     "service",
 ]

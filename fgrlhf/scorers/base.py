@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol
 
 from pydantic import AfterValidator, Field
 
@@ -97,6 +97,8 @@ class TextScorer(Protocol):
 
 class TextScorerKind(StrictModel):
     """Base class of the kinds of text scorers. A subclass declares `kind: Literal[...]`."""
+
+    needs_references: ClassVar[bool] = False  # the metric is null for prompts without references
 
     kind: str
 

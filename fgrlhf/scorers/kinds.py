@@ -8,12 +8,13 @@ A text scorer gives each response, or the beginning of one, a number: `score(pro
 reward `increment` turns it into a reward per segment, the metric `score` reports it.
 """
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from fgrlhf.configs.strict import Amount, Count, FilePath, any_kind, refuse
 from fgrlhf.configs.user_class import ClassPath, make_object
+from fgrlhf.reward_utils import Level
 from fgrlhf.scorers.base import OnDevice, RewardContext, TextScorer, TextScorerKind
 from fgrlhf.scorers.service import Address, RemoteSettings, VariableName
 
@@ -49,6 +50,60 @@ class ClassifierScorer(OnDevice, TextScorerKind):
 
         context = self.placed(context)
         return LabelScorer.load(self, context.device, context.dtype)
+
+    def model_folders(self) -> tuple[str, ...]:
+        return (self.ckpt,)
+
+
+class EntailmentScorer(TextScorerKind):
+    """Whether premises support a text, by any model of natural language inference.
+
+    Each segment is read after each premise, and the highest probability of entailment counts.
+    """
+
+    kind: Literal["nli"] = "nli"
+    ckpt: FilePath = Field(
+        description="folder or hub name of a sequence classifier of (premise, hypothesis)"
+    )
+    level: Level = Field(default="sentence", description="of the segments, the hypotheses")
+    over: str = Field(
+        default="context",
+        min_length=1,
+        description="the premises: a key of the prompts' rows, `prompt` or `references`; `context`"
+        " is that key or, without it, what the task marks as context",
+    )
+    label: str | None = Field(
+        default=None, description="that of entailment; null: `entailment` in any case"
+    )
+
+    @model_validator(mode="after")
+    def _reads_texts(self):
+        if self.level == "token":
+            refuse([("level", "token: an entailment model reads texts; choose a coarser level")])
+        return self
+
+    def build(self, context: RewardContext) -> TextScorer:
+        from fgrlhf.scorers.nli import Entailment
+
+        return Entailment.load(self, context)
+
+    def model_folders(self) -> tuple[str, ...]:
+        return (self.ckpt,)
+
+
+class BertScoreScorer(TextScorerKind):
+    """BERTScore: how well a text's words match those of the best reference, in context."""
+
+    needs_references: ClassVar[bool] = True
+
+    kind: Literal["bertscore"] = "bertscore"
+    ckpt: FilePath = Field(description="folder or hub name of an encoder")
+    layer: Count = Field(description="whose hidden states are compared: docs/metrics.md")
+
+    def build(self, context: RewardContext) -> TextScorer:
+        from fgrlhf.scorers.bertscore import BertScore
+
+        return BertScore.load(self, context)
 
     def model_folders(self) -> tuple[str, ...]:
         return (self.ckpt,)
@@ -172,7 +227,9 @@ class PythonScorer(TextScorerKind):
 
 
 TEXT_SCORERS: tuple[type[TextScorerKind], ...] = (
+    BertScoreScorer,
     ClassifierScorer,
+    EntailmentScorer,
     JudgeScorer,
     LinearScorerKind,
     PythonScorer,
