@@ -25,6 +25,7 @@ from fgrlhf.runs.distributed import (
     shard_over_processes,
     shards_models,
 )
+from fgrlhf.runs.optimizer import Average
 from fgrlhf.runs.progress import progress_bar
 from fgrlhf.runs.runlog import RunLog
 from fgrlhf.runs.stage import digests
@@ -74,6 +75,7 @@ class BaseTrainer(ABC):
         else:
             self.model = module
         self.step = 0
+        self.average: Average | None = None
         self.best: dict | None = None
         self.dev_values: list[float] = []  # of the metric of `best`, at every evaluation
         # input -> its digest, in the first process: a checkpoint of other inputs is refused

@@ -21,7 +21,7 @@ from fgrlhf.models.sharding import unsharded, whole
 from fgrlhf.models.trunk import require_trained
 from fgrlhf.runs import checkpoint
 from fgrlhf.runs.distributed import strategy_notes
-from fgrlhf.runs.optimizer import make_optimizer
+from fgrlhf.runs.optimizer import Average, make_optimizer
 from fgrlhf.runs.progress import paused
 from fgrlhf.runs.runlog import BEST_FILE, RunLog, command_line
 from fgrlhf.stats import Interval
@@ -72,6 +72,10 @@ class PolicyTrainer(BaseTrainer):
         self.actor_critic = actor_critic
         self.evaluate = evaluate
         super().__init__(config, actor_critic, accelerator)
+        if config.train.ema is not None:
+            named = self.policy.model.named_parameters()
+            trained = {name: parameter for name, parameter in named if parameter.requires_grad}
+            self.average = Average(trained, config.train.ema)
 
     @property
     def policy(self) -> Policy:
@@ -141,6 +145,8 @@ class PolicyTrainer(BaseTrainer):
                     f"best policy (step {self.best['step']}, dev {self.best['metric']}"
                     f" {self.best['value']:.4f}): {self.folder / 'best'}"
                 )
+            if self.average is not None:
+                bar.write(f"average policy: {self.folder / 'ema'}")
             bar.write(f"last policy: {self.folder / 'final'}")
 
     # ---- the optimiser ---------------------------------------------------------------------------
@@ -156,6 +162,12 @@ class PolicyTrainer(BaseTrainer):
     def _parameter_groups(self) -> list[dict]:
         trained = [p for p in self.actor_critic.policy.parameters() if p.requires_grad]
         return [{"params": trained, "lr": self.config.train.lr, "peak_lr": self.config.train.lr}]
+
+    def _clip_and_step(self) -> dict[str, float]:
+        norms = super()._clip_and_step()
+        if self.average is not None:
+            self.average.update()
+        return norms
 
     def _clipped_together(self) -> dict[str, list[nn.Parameter]]:
         """Policy and critic are clipped separately."""
@@ -247,6 +259,13 @@ class PolicyTrainer(BaseTrainer):
                 checkpoint.keep_other_files(self.folder / name, folder)
             self.log.saved(self.step, self.folder / name)
         self.accelerator.wait_for_everyone()
+
+    def _save_last(self) -> None:
+        """Write the average in `ema/`, if there is one, and the last policy in `final/`."""
+        if self.average is not None:
+            with self.average.installed():
+                self._save_policy("ema")
+        self._save_policy("final")
 
     def _card(self) -> str:
         """The policy's README.md."""

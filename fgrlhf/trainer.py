@@ -190,7 +190,7 @@ class OnPolicyTrainer(PolicyTrainer):
                 checkpoint.save(self)
         if self.step == self.total_steps or self.stopped:
             self._evaluate(bar)  # even if no evaluation is due at this step
-            self._save_policy("final")
+            self._save_last()
             self._say_where_policies_are(bar)
         bar.close()
         self.log.close()

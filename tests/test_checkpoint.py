@@ -17,9 +17,11 @@ from fgrlhf.configs.sections import LoRAConfig
 from fgrlhf.configs.strict import load_config, validate
 from fgrlhf.load import load_task
 from fgrlhf.models import tiny as tiny_models
+from fgrlhf.policy import load_policy
 from fgrlhf.reward import CombinedReward
 from fgrlhf.runs import checkpoint
 from fgrlhf.runs.dpo_config import DPOConfig
+from fgrlhf.runs.optimizer import Average
 from fgrlhf.samplers.shared_weights import publish_weights
 from fgrlhf.task_config import rl_config
 
@@ -114,6 +116,38 @@ def test_two_halves_are_one_whole(case, tmp_path):
     resumed.train()
     assert resumed.step == 8 and resumed.high_kl_count > 0
     assert_same_run(resumed, half, straight, whole)
+
+
+def test_the_average_of_a_resumed_run_is_that_of_the_uninterrupted_one(tmp_path):
+    whole, half = tmp_path / "whole", tmp_path / "half"
+    settings = {"train__ema": 0.9, "train__save_every_steps": 2}
+    make(whole, **settings).train()
+    make(half, **settings).train(until=4)
+    assert not (half / "ema").exists()
+    make(half, **settings).train()
+    names = ("ema/model.safetensors", "final/model.safetensors")
+    average, final = [(whole / name).read_bytes() for name in names]
+    assert [(half / name).read_bytes() for name in names] == [average, final]
+    assert average != final and (whole / "ema" / "README.md").is_file()
+    load_policy(whole / "ema")
+    plain = tmp_path / "plain"  # and nothing else changes
+    make(plain, train__save_every_steps=2).train()
+    assert (plain / "final" / "model.safetensors").read_bytes() == final
+    assert not (plain / "ema").exists()
+
+
+def test_an_average_by_hand():
+    weight = torch.nn.Parameter(torch.tensor([1.0, 2.0]))
+    average = Average({"w": weight}, 0.75)
+    for value in ([5.0, 2.0], [1.0, 6.0]):
+        weight.data.copy_(torch.tensor(value))
+        average.update()
+    # 1 -> 0.75 * 1 + 0.25 * 5 = 2 -> 0.75 * 2 + 0.25 * 1; 2 -> 2 -> 0.75 * 2 + 0.25 * 6
+    assert average.tensors["w"].tolist() == [1.75, 3.0]
+    with pytest.raises(KeyError), average.installed():
+        assert weight.tolist() == [1.75, 3.0]
+        raise KeyError
+    assert weight.tolist() == [1.0, 6.0]
 
 
 class FailsOnce:

@@ -402,8 +402,10 @@ def test_settings_of_a_tracker_that_is_off_are_noted():
     tree["logging"]["wandb_log"] = False
     notes = validate(QAConfig, tree, "file").logging.notes()
     assert notes == [
-        "note: logging.wandb_entity: me is not read, since logging.wandb_log is false",
-        "note: logging.wandb_project: RLHF is not read, since logging.wandb_log is false",
+        "note: logging.wandb_entity: me is not read, since logging.report_to has no tracker"
+        " that reads it",
+        "note: logging.wandb_project: RLHF is not read, since logging.report_to has no tracker"
+        " that reads it",
     ]
 
 

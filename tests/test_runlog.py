@@ -5,13 +5,16 @@ import json
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from accelerate import PartialState
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, read_jsonl, write_text
+from fgrlhf.configs.sections import LoggingConfig
 from fgrlhf.configs.strict import StrictModel, load_config
 from fgrlhf.report.data import recorded_task
 from fgrlhf.runs import runlog
@@ -342,6 +345,61 @@ def test_a_tracker_cannot_stop_a_run(tmp_path, monkeypatch, capsys, breaks, call
             log.log(step, {"x": 1.0})
     assert len(read_jsonl(tmp_path / "metrics.jsonl")) == 3 and len(fake.calls) == calls
     assert capsys.readouterr().out.count("warning: wandb is switched off: the service is gone") == 1
+
+
+class FakeTrackio:
+    """The functions of trackio 0.3 that accelerate's tracker calls."""
+
+    def __init__(self):
+        self.calls: list[tuple] = []
+        self.config = SimpleNamespace(update=self._config)
+
+    def _config(self, values, **_):
+        self.calls.append(("config", values))
+
+    def init(self, **arguments):
+        self.calls.append(("init", arguments))
+        return self
+
+    def log(self, values, step):
+        self.calls.append(("log", step, values))
+
+    def finish(self):
+        self.calls.append(("finish",))
+
+
+def test_trackers_of_accelerate_get_the_numbers(tmp_path, monkeypatch):
+    fake = FakeTrackio()
+    monkeypatch.setitem(sys.modules, "trackio", fake)
+    PartialState()  # as in every run
+    others = LoggingConfig(
+        save_dir="x", run_name="mine", wandb_project="p", report_to=["trackio"]
+    ).trackers()["others"]
+    config = {"train": {"lr": 0.5}, "token": "hf_0123456789abcdefghij"}
+    with RunLog(tmp_path / "run", config, others=others) as log:
+        log.log(3, {"loss": 0.25, "note": "text", "nothing": float("nan")})
+    init, settings, numbers, end = fake.calls
+    assert init == ("init", {"project": "p", "name": "mine"})
+    assert settings[1]["train.lr"] == "0.5" and "hf_0123456789" not in str(settings)
+    assert numbers == ("log", 3, {"loss": 0.25}) and end == ("finish",)
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    with pytest.raises(UserError, match="names mlflow, which is not installed: pip install mlflow"):
+        RunLog(tmp_path / "other", others={"mlflow": ("p", "n")})
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize(
+    "given, names",
+    [
+        (["wandb", "mlflow"], ["wandb", "mlflow"]),
+        ("tensorboard", ["tensorboard"]),
+        ("none", []),
+        (True, ["wandb"]),  # the published `wandb_log`
+        (False, []),
+    ],
+)
+def test_trackers_have_names(given, names):
+    assert LoggingConfig(save_dir="x", report_to=given).report_to == names
 
 
 def test_a_resumed_run_goes_on_in_the_same_wandb_run(tmp_path, monkeypatch):

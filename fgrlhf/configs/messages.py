@@ -74,7 +74,6 @@ OTHER_NAMES = {
     "per_device_train_batch_size": ("micro_batch_size",),
     "ppo_epochs": ("n_ppo_epoch_per_rollout",),
     "pretrained_model_name_or_path": ("ckpt",),
-    "report_to": ("wandb_log", "tensorboard"),
     "response_length": ("max_generated_len",),
     "reward_funcs": ("reward",),
     "reward_model_path": ("reward",),

@@ -13,6 +13,7 @@ OTHER_KEYS = {
     "algorithm.kl_coef": "algorithm.kl.coef",
     "algorithm.lam": "algorithm.gae.lam",
     "algorithm.whiten_rewards": "algorithm.whiten.rewards",
+    "logging.wandb_log": "logging.report_to",
     "env.max_input_len": "model.max_input_len",
     "env.max_generated_len": "model.max_generated_len",
     "ppo.entropy_coef": "algorithm.entropy.coef",

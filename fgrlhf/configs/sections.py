@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from fgrlhf.configs.strict import (
     BatchSize,
@@ -33,6 +33,7 @@ Dtype = Literal["fp32", "bf16"]
 DtypeSetting = Literal["auto", "fp32", "bf16"]
 Optimizer = Literal["adamw", "adamw_8bit"]
 Schedule = Literal["linear", "cosine", "constant"]
+Tracker = Literal["wandb", "tensorboard", "trackio", "mlflow"]
 Epochs = Annotated[float, Field(ge=1e-6, le=1e6)]
 Decay = Annotated[float, Field(ge=0, le=100)]
 Warmup = Annotated[float, Field(ge=0, lt=2**31)]  # steps; below 1: a share of all steps
@@ -242,6 +243,15 @@ class PolicyTrainConfig(TrainConfig):
         default=4, description="rollouts or prompts per forward and backward pass and process"
     )
     dropout: bool = Field(default=False, description="use dropout in training")
+    ema: float | None = Field(
+        default=None,
+        gt=0,
+        lt=1,
+        description=(
+            "decay, such as 0.99, of a moving average of the policy over updates, which is saved in"
+            " ema/; null: none"
+        ),
+    )
     save_every_steps: Count | None = Field(
         default=None, description="steps between checkpoints; null: evaluation.every_steps"
     )
@@ -304,10 +314,11 @@ class LoggingConfig(StrictModel):
 
     run_name: Name = Field(default="run", description="name in logs, progress and trackers")
     save_dir: FilePath = Field(description="folder of the run")
-    wandb_log: bool = Field(default=False, description="also log to Weights & Biases")
+    report_to: list[Tracker] = Field(
+        default=[], description="also log there: [wandb, tensorboard, trackio, mlflow]"
+    )
     wandb_entity: str | None = Field(default=None, description="Weights & Biases: user or team")
-    wandb_project: str = Field(default="fgrlhf", description="Weights & Biases: project")
-    tensorboard: bool = Field(default=False, description="also write TensorBoard files")
+    wandb_project: str = Field(default="fgrlhf", description="project of a tracker")
     callbacks: list[ClassPath] = Field(
         default=[],
         description=(
@@ -322,22 +333,37 @@ class LoggingConfig(StrictModel):
     def trackers(self) -> dict[str, Any]:
         """The arguments of `RunLog` for the enabled trackers."""
         wandb = {"project": self.wandb_project, "entity": self.wandb_entity, "name": self.run_name}
+        names = dict.fromkeys(self.report_to)
         return {
-            "wandb": wandb if self.wandb_log else None,
-            "tensorboard": self.tensorboard,
+            "wandb": wandb if "wandb" in names else None,
+            "tensorboard": "tensorboard" in names,
+            "others": {
+                name: (self.wandb_project, self.run_name)
+                for name in names
+                if name not in ("wandb", "tensorboard")
+            },
             "callbacks": self.callbacks,
         }
+
+    @field_validator("report_to", mode="before")
+    @classmethod
+    def _as_list(cls, value: Any) -> Any:
+        """The published switch `wandb_log` is true or false; TRL's `report_to` may be one name."""
+        if isinstance(value, bool):
+            return ["wandb"] if value else []
+        if isinstance(value, str):
+            return [] if value == "none" else [value]
+        return value
 
     def notes(self) -> list[str]:
         """Notes to print at the start: settings of a tracker that is off.
 
         A single switch turns a tracker off, so its settings are not an error.
         """
-        if self.wandb_log:
-            return []
-        mistakes = unread_keys(
-            self, ["wandb_entity", "wandb_project"], "since logging.wandb_log is false"
-        )
+        keys = [] if "wandb" in self.report_to else ["wandb_entity"]
+        if not set(self.report_to) - {"tensorboard"}:
+            keys.append("wandb_project")
+        mistakes = unread_keys(self, keys, "since logging.report_to has no tracker that reads it")
         return [f"note: logging.{key}: {text}" for key, text in mistakes]
 
 

@@ -56,6 +56,7 @@ TEMPORARY = ".model-"  # folder in which a model is written before it is install
 FILES = ("model.safetensors", "optimizer.safetensors")
 SHARED_STATE = ("qmap1", "qmap2")  # of 8-bit AdamW: the values of its 256 codes
 PENDING = "pending.safetensors"
+AVERAGE = "average.safetensors"
 # settings that may change when a run is resumed, besides those in `StrictModel.may_change`
 MAY_CHANGE_ON_RESUME = ("logging.", "train.save_every_steps:", "parallel")
 # settings that may also change if the number of processes does and the global batch does not
@@ -143,14 +144,16 @@ def save(trainer) -> None:
     model_tensors = whole(weights(trainer.module), keep=is_main)
     tensors, groups = optimizer_tensors(trainer.optimizer)
     tensors = whole(tensors, keep=is_main)
+    average = {} if trainer.average is None else whole(trainer.average.tensors, keep=is_main)
     pending = trainer.pending_tensors()
     if is_main:
         root = trainer.folder / "checkpoints"
         with new_folder(root / f"step-{trainer.step}") as folder:
             save_file(model_tensors, str(folder / "model.safetensors"))
             save_file(tensors, str(folder / "optimizer.safetensors"))
-            if pending:
-                save_file(pending, str(folder / PENDING))
+            for name, extra in ((AVERAGE, average), (PENDING, pending)):
+                if extra:
+                    save_file(extra, str(folder / name))
             state = {
                 **trainer.progress(),
                 "optimizer_groups": groups,
@@ -236,6 +239,8 @@ def load_latest(trainer) -> bool:
             load_file(str(folder / "optimizer.safetensors")),
             state["optimizer_groups"],
         )
+        if trainer.average is not None:
+            trainer.average.load(load_file(str(folder / AVERAGE)))
         trainer.restore(state)
         has_pending = PENDING in state["sha256"]
         trainer.restore_pending(load_file(str(folder / PENDING)) if has_pending else {})

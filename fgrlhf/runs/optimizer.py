@@ -1,11 +1,59 @@
-"""The optimiser of all training loops."""
+"""The optimiser of all training loops, and the moving average of what it trains."""
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fgrlhf.configs.sections import Optimizer
+from fgrlhf.models.sharding import like
+
+
+class Average:
+    """The exponential moving average of parameters over updates.
+
+        a_0 = p_0        a_t = decay * a_(t-1) + (1 - decay) * p_t
+
+    With parameters that are divided among processes, each averages its part.
+
+    Args:
+      parameters: by name; their values now are p_0.
+      decay: weight of the earlier average, between 0 and 1.
+    """
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter], decay: float):
+        self.parameters = parameters
+        self.decay = decay
+        self.tensors = {name: p.detach().clone() for name, p in parameters.items()}
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Take in the parameters after an update."""
+        for name, parameter in self.parameters.items():
+            self.tensors[name].mul_(self.decay).add_(parameter.detach(), alpha=1 - self.decay)
+
+    @torch.no_grad()
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Continue from a stored average of the same parameters, whose tensors are whole."""
+        for name, average in self.tensors.items():
+            average.copy_(like(average, tensors[name]))
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """While the block runs, the parameters have the values of the average."""
+        own = {name: p.detach().clone() for name, p in self.parameters.items()}
+        self._set(self.tensors)
+        try:
+            yield
+        finally:
+            self._set(own)
+
+    @torch.no_grad()
+    def _set(self, values: Mapping[str, Tensor]) -> None:
+        for name, parameter in self.parameters.items():
+            parameter.copy_(values[name])
 
 
 def make_optimizer(

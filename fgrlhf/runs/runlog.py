@@ -7,7 +7,7 @@
     <folder>/samples/step-<n>.jsonl   samples to read
     <folder>/stages.json              {stage: {seconds, peak_mb}}
 
-Only rank 0 writes; on the other ranks every method does nothing. TensorBoard and wandb are optional
+Only rank 0 writes; on the other ranks every method does nothing. Trackers are optional
 mirrors of metrics.jsonl, and so are callbacks, classes of users. One that fails is switched off
 with a warning and never stops a run. Neither does a damaged log: its readable part is kept, and the
 file is renamed to <name>.damaged.
@@ -24,7 +24,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from importlib import metadata
+from importlib import import_module, metadata
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -69,6 +69,8 @@ class RunLog:
       wandb: arguments of `wandb.init` (project, entity, name, ...). Without a network, wandb logs
         offline.
       tensorboard: write event files to <folder>/tensorboard.
+      others: further trackers of accelerate -> project and name of the run there. A resumed run is
+        another one there.
       callbacks: import paths of classes of users: see `_Callback`.
       seed: default: the config's `seed` or `train.seed`.
       write: whether this process writes; default: on rank 0 only.
@@ -85,6 +87,7 @@ class RunLog:
         resume_step: int | None = None,
         wandb: Mapping[str, Any] | None = None,
         tensorboard: bool = False,
+        others: Mapping[str, tuple[str, str]] = MappingProxyType({}),
         seed: int | None = None,
         write: bool | None = None,
         task: str | None = None,
@@ -110,6 +113,10 @@ class RunLog:
             self._start_tensorboard(resume_step)
         if wandb is not None:
             self._start_wandb(wandb, settings, before.get("wandb_id"))
+        for name, (project, run) in others.items():
+            masked = mask_tree(settings)
+            start = functools.partial(_OfAccelerate, name, project, run, masked)
+            self._trackers.append(_Tracker(name, start))
         for path in callbacks:
             made = import_object("callback", path)
             self._callbacks.append(_Tracker(path, lambda made=made: _Callback(made())))
@@ -488,6 +495,42 @@ class _TensorBoard:
 
     def close(self) -> None:
         self.writer.close()
+
+
+class _OfAccelerate:
+    """Trackio or MLflow, by accelerate."""
+
+    def __init__(self, name: str, project: str, run_name: str, settings: Mapping[str, Any]):
+        try:
+            import_module(name)
+        except ImportError:
+            raise UserError(
+                f"logging.report_to names {name}, which is not installed: pip install {name}, or"
+                " leave it out"
+            ) from None
+        from accelerate.tracking import LOGGER_TYPE_TO_CLASS
+
+        named = {"name": run_name} if name == "trackio" else {"run_name": run_name}
+        self.tracker: Any = LOGGER_TYPE_TO_CLASS[name](project, **named)
+        self.tracker.start()
+        self.tracker.store_init_configuration(_flat(settings))
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.tracker.log(dict(metrics), step=step)
+
+    def close(self) -> None:
+        self.tracker.finish()
+
+
+def _flat(settings: Mapping[str, Any], path: str = "") -> dict[str, str]:
+    """Settings by dotted key, as texts."""
+    flat = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{path}{key}.")
+        else:
+            flat[f"{path}{key}"] = str(value)
+    return flat
 
 
 class _Wandb:
