@@ -119,18 +119,24 @@ def spelled(scorer, texts, prompts=(PROMPT,)) -> list[str]:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_moved_paragraph_of_the_prompt_changes_the_score_of_the_new_form_only(tmp_path, shape):
+def test_a_moved_paragraph_changes_the_score_of_the_new_form_only(tmp_path, shape):
     new = sequence_scorer(tmp_path, True, shape)
     old = sequence_scorer(tmp_path, False, shape)
     texts = ["def f():\n    a\n    b", "def f():\n    a\nb", "def f(): a b"]
     prompts = [Prompt(str(i), text) for i, text in enumerate(texts)]
-    new_scores = new.score(prompts, ["the cat"] * 3).tolist()
-    old_scores = old.score(prompts, ["the cat"] * 3).tolist()
-    assert len({round(score, 6) for score in new_scores}) == 3
-    assert len({round(score, 6) for score in old_scores}) == 1
+    answers = ["the red cat\n\nsees a dog", "the red\n\ncat sees a dog", "the red cat sees a dog"]
+    for pairs in ((prompts, ["the cat"] * 3), ([PROMPT] * 3, answers)):
+        for scorer, different in ((new, 3), (old, 1)):
+            scores = scorer.score(*pairs).tolist()
+            assert len({round(score, 6) for score in scores}) == different
     read = spelled(new, ["the cat"] * 3, prompts)
     assert all(text in one for text, one in zip(texts, read))
     assert spelled(old, ["the cat"] * 3, prompts) == [read[2]] * 3
+    (read,) = spelled(new, [CODE])
+    assert read.endswith(CODE) and PROMPT.text in read
+    # the published form: words joined by spaces
+    (read,) = spelled(old, [CODE])
+    assert read.endswith(" ".join(CODE.split())) and " ".join(PROMPT.text.split()) in read
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -146,22 +152,6 @@ def test_a_context_is_cut_with_the_white_space_before_its_words(shape):
             cut.append(tokenizer.decode(one.input_ids, skip_special_tokens=True))
     read = cut[-1].replace(" ", "")
     assert read.removesuffix("bird") == "a\n\ncat"
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_a_moved_paragraph_changes_the_score_of_the_new_form_only(tmp_path, shape):
-    texts = ["the red cat\n\nsees a dog", "the red\n\ncat sees a dog", "the red cat sees a dog"]
-    new = sequence_scorer(tmp_path, True, shape)
-    old = sequence_scorer(tmp_path, False, shape)
-    new_scores = new.score([PROMPT] * 3, texts).tolist()
-    old_scores = old.score([PROMPT] * 3, texts).tolist()
-    assert len({round(score, 6) for score in new_scores}) == 3
-    assert len({round(score, 6) for score in old_scores}) == 1
-    (read,) = spelled(new, [CODE])
-    assert read.endswith(CODE) and PROMPT.text in read
-    # the published form: words joined by spaces
-    (read,) = spelled(old, [CODE])
-    assert read.endswith(" ".join(CODE.split())) and " ".join(PROMPT.text.split()) in read
 
 
 def test_folders_of_earlier_releases_read_words():

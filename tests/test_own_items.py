@@ -12,9 +12,8 @@ from faulty_link import FaultyLink, fail, proceed
 from page_helpers import new_context, press, push, said, wait_until
 from served_pages import at_work, kept, titled, visiting
 from served_pages import study as study  # a fixture
-from server_helpers import Client, Server, serving
+from server_helpers import Client, Server, serving, write_export
 
-from interface_html import export
 from interface_html.stored import read_database
 
 
@@ -133,10 +132,7 @@ def test_a_submitted_item_is_reopened_and_submitted_again(chromium, tmp_path):
         ]
         assert revisions[:2] == [("i0", 1, "First."), ("i0", 2, "Second.")]
         out = tmp_path / "out.json"
-        settings = export.FeedbackExportSettings(
-            task="qa_feedback", db=str(server.db), out=str(out), pages="annotation"
-        )
-        assert export.export(settings) == 2
+        assert write_export(server.db, out, pages="annotation") == 2
         assert json.loads(out.read_text())[0]["feedback"]["corrected-prediction"] == "Second."
 
 

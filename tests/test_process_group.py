@@ -3,11 +3,11 @@
 import errno
 import os
 import signal
-import socket
 import subprocess
 import sys
 
 import pytest
+from server_helpers import free_port
 
 from fgrlhf.base.processes import environments_of_group
 from fgrlhf.base.program import why_refused
@@ -35,12 +35,9 @@ print("after run_main")
 
 
 def output_of(grouped: bool) -> list[str]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     result = subprocess.run(
         [sys.executable, "-c", PROGRAM.format(grouped=grouped)],
-        env=os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)},
+        env=os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())},
         capture_output=True,
         text=True,
     )

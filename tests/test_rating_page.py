@@ -7,11 +7,10 @@ import pytest
 from page_helpers import PHONE, downloaded, opened, press, refused, reload, state, wait_until
 from rating_tasks import CLARITY, QUALITY, rating_task, row, write_page, write_schema
 from served_pages import kept, visiting
-from server_helpers import Client, serving
+from server_helpers import Client, serving, write_export
 from test_ratings import IN_ROW
 
 from fgrlhf.base.files import read_json, write_json
-from interface_html.export import FeedbackExportSettings, export
 from interface_html.stored import read_database
 from interface_html.tasks import feedback_of
 
@@ -206,9 +205,7 @@ def test_the_same_rows_as_from_disk(chromium, tmp_path, monkeypatch):
         assert submission.doc["order"] == submission.shown
         assert [["first", "second"][place] for place in submission.shown] == order
         out = tmp_path / "out.json"
-        export(
-            FeedbackExportSettings(task="rated", db=str(server.db), out=str(out), pages="rating")
-        )
+        write_export(server.db, out, "rated", pages="rating")
         assert read_json(out) == [row(0, ratings=IN_ROW, decided={"rating": "single"})]
 
 

@@ -4,6 +4,7 @@ import socket
 from contextlib import contextmanager
 
 import pytest
+from server_helpers import free_port
 from torch.distributed import TCPStore
 
 from fgrlhf.base.errors import UserError
@@ -17,12 +18,6 @@ def listener(address: str = "127.0.0.1"):
     """A program that accepts connections and never answers; yields its port."""
     with socket.create_server((address, 0)) as server:
         yield server.getsockname()[1]
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 @pytest.fixture(params=[True, False], ids=["first", "other"])

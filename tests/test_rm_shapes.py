@@ -23,7 +23,6 @@ from transformers import (
     FNetModel,
     GPT2Config,
     GPT2ForSequenceClassification,
-    GPT2ForTokenClassification,
     LlamaConfig,
     LlamaModel,
     LongformerModel,
@@ -214,13 +213,6 @@ def gpt2_config(labels: int) -> GPT2Config:
     sizes = {"vocab_size": len(tiny.tokenizer()), "n_embd": 32, "n_layer": 2, "n_head": 4}
     names = {"id2label": dict(enumerate(["F-ERR", "O"][:labels])), "label2id": {"F-ERR": 0, "O": 1}}
     return GPT2Config(n_positions=256, num_labels=labels, pad_token_id=0, **sizes, **names)
-
-
-def test_a_published_decoder_only_segment_classifier_is_refused(tmp_path):
-    GPT2ForTokenClassification(gpt2_config(2)).save_pretrained(tmp_path)
-    tiny.tokenizer().save_pretrained(tmp_path)
-    with pytest.raises(UserError, match="reads from left to right: set reads=steps"):
-        load_reward_model(tmp_path, rm.prefix_fn, level="sentence")
 
 
 def test_a_published_decoder_only_score_of_the_whole_answer_is_read_at_its_end(tmp_path):

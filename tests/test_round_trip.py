@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from page_helpers import ITEM, QA, downloaded, identify, opened, press, reload, row_with, wait_until
+from server_helpers import write_export
 from test_comparison_page import EXPECTED, judge
 
 from fgrlhf.base.errors import UserError
@@ -14,7 +15,6 @@ from fgrlhf.reward_utils import BLANK
 from interface_html import judged_items
 from interface_html.assignments import Receipt
 from interface_html.database import Database
-from interface_html.export import FeedbackExportSettings, export
 from interface_html.items import read_items, rows_text
 from tasks.qa_feedback.reward_modeling import create_rm_files
 from tasks.qa_feedback.reward_modeling.create_rm_files import FOLDERS
@@ -47,16 +47,7 @@ def test_an_export_makes_the_published_training_files(qa_feedback, golden, tmp_p
     count = len(json.loads(published.read_text()))
     data = tmp_path / "data"
     for split in ("train", "dev"):
-        assert (
-            export(
-                FeedbackExportSettings(
-                    task="qa_feedback",
-                    db=str(tmp_path / "f.sqlite"),
-                    out=str(data / f"{split}_feedback.json"),
-                )
-            )
-            == count
-        )
+        assert write_export(tmp_path / "f.sqlite", data / f"{split}_feedback.json") == count
     rows = json.loads((data / "dev_feedback.json").read_text())
     assert all(set(row.pop("decided").values()) == {"single"} for row in rows)
     assert rows_text(rows).encode() == published.read_bytes()

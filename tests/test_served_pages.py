@@ -18,12 +18,11 @@ from served_pages import (
     visiting,
 )
 from served_pages import study as study  # a fixture
-from server_helpers import Client, Server, serving
+from server_helpers import Client, Server, serving, write_export
 from test_annotation_page import EXPECTED, SCHEMA, by_keyboard
 from test_comparison_page import EXPECTED as PREFERENCE
 from test_comparison_page import judge
 
-from interface_html.export import FeedbackExportSettings, export
 from interface_html.format import Item
 from interface_html.items import rows_text
 from interface_html.stored import read_database
@@ -54,11 +53,7 @@ def test_the_same_bytes_as_from_disk(chromium, tmp_path):
             assert tab.locator("#choices input:checked").count() == 6
             assert tab.is_checked("#all-bad")
             assert "(this item: submitted)" in tab.inner_text("#position")
-        export(
-            FeedbackExportSettings(
-                task="qa_feedback", db=str(server.db), out=str(tmp_path / "out.json")
-            )
-        )
+        write_export(server.db, tmp_path / "out.json")
         row = {key: ITEM[key] for key in SCHEMA.row} | {"question": "Question 0?"}
         decided = {"annotation": "single", "comparison": "single"}
         item = Item("", row | {"decided": decided})

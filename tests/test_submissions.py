@@ -8,6 +8,7 @@ import pytest
 from made_tasks import ROW, WRONG, task_with
 from page_helpers import ITEM
 from rating_tasks import QUALITY
+from server_helpers import write_export
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_json
@@ -67,11 +68,7 @@ def test_annotations_alone_are_exported_on_request_and_no_row_is_an_error(annota
     exported = json.loads(annotated.with_name("out.json").read_text())
     assert all("preference" not in row and "feedback" in row for row in exported)
     with pytest.raises(UserError, match="has no page `comparison`: set pages=annotation"):
-        export.export(
-            export.FeedbackExportSettings(
-                task="detoxification", db=str(annotated), out="x", pages="comparison"
-            )
-        )
+        write_export(annotated, "x", "detoxification", pages="comparison")
 
 
 def test_what_a_policy_drops_is_counted(annotated, capsys):
@@ -225,11 +222,8 @@ def test_feedback_that_the_schema_no_longer_allows_is_told(severe, tmp_path, mon
     kinds = [kind for kind in kinds if kind["name"] != "Irrelevant"]
     newer = task_with(tmp_path, severities=SEVERITIES, comment="optional", errors=kinds)
     monkeypatch.setattr("interface_html.export.feedback_of", lambda name: newer)
-    settings = export.FeedbackExportSettings(
-        task="made", db=str(db), out=str(tmp_path / "o.json"), pages="annotation"
-    )
     with pytest.raises(UserError, match="does not fit schema.js, .*\n  item r, ") as refused:
-        export.export(settings)
+        write_export(db, tmp_path / "o.json", "made", pages="annotation")
     assert "item r, spans[0].label: 'Irrelevant' is none of" in str(refused.value)
     assert "Restore the schema" in str(refused.value) and not (tmp_path / "o.json").exists()
 

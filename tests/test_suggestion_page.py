@@ -19,10 +19,9 @@ from page_helpers import (
     word,
 )
 from served_pages import visiting
-from server_helpers import serving
+from server_helpers import serving, write_export
 
 from fgrlhf.base.files import write_json
-from interface_html.export import FeedbackExportSettings, export
 from interface_html.items import read_items
 from interface_html.pages import self_contained
 from interface_html.stored import read_database
@@ -258,10 +257,6 @@ def test_served_suggestions_are_submitted_with_their_verdicts(chromium, tmp_path
         ]
         assert lines[0]["seconds"]["active"] > 0
         out = tmp_path / "out.json"
-        export(
-            FeedbackExportSettings(
-                task="qa_feedback", db=str(server.db), out=str(out), pages="annotation"
-            )
-        )
+        write_export(server.db, out, pages="annotation")
         text = out.read_text()
         assert "suggestions" not in text and "origin" not in text
