@@ -27,6 +27,7 @@ from pathlib import Path
 
 from fgrlhf.base.errors import UserError, suggestion
 from fgrlhf.base.program import as_settings, run_main
+from fgrlhf.pipeline.fork_server import run_in_fork
 
 # arguments that name other files, or make a file or model superfluous
 FILE_KEYS = "data.* data_dir split"
@@ -277,6 +278,7 @@ def main() -> None:
 def replace_by(command: Sequence[str]) -> None:
     """Run a command in place of this program."""
     sys.stdout.flush()
+    run_in_fork(command)
     os.execvp(command[0], list(command))
 
 

@@ -82,6 +82,15 @@ def imported_files(root: Path, modules: Iterable[str]) -> set[Path]:
     return files
 
 
+def imports(root: Path, modules: Iterable[str], package: str) -> bool:
+    """Whether one of the files that importing `modules` may run imports this other package."""
+    return any(
+        package == name.split(".")[0]
+        for path in imported_files(root, modules)
+        for name in _imported_names(_Version.of(path), _package_of(path, root))
+    )
+
+
 @dataclass(frozen=True)
 class _Version:
     """The current version of a file: the key of cached results."""

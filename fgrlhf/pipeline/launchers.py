@@ -1,17 +1,22 @@
 """How a pipeline starts the commands of its stages: on this machine, or as jobs of a cluster."""
 
+import json
 import os
+import select
 import signal
+import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 
 from fgrlhf.base.processes import parent_mark
-from fgrlhf.runs.memory import PeakMemory
+from fgrlhf.pipeline import fork_server
+from fgrlhf.runs.memory import PeakMemory, maximum_mb
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,7 @@ class Command:
       environment: variables in addition to those of the pipeline's process.
       log: the file of its output.
       appends: whether the log is continued, after an interruption.
+      imports_torch: whether its programs import PyTorch.
     """
 
     name: str
@@ -46,6 +52,7 @@ class Command:
     environment: Mapping[str, str]
     log: Path
     appends: bool
+    imports_torch: bool = False
 
 
 class Job(Protocol):
@@ -98,6 +105,10 @@ class Launcher(Protocol):
         """
         ...
 
+    def close(self) -> None:
+        """End what was started besides commands."""
+        ...
+
 
 # ---- on this machine -----------------------------------------------------------------------------
 
@@ -119,7 +130,7 @@ class LocalJob:
             self.peak.sample()
             return None
         self.process.returncode = os.waitstatus_to_exitcode(status)
-        return Ended(self.process.returncode, self.peak.after(usage))
+        return Ended(self.process.returncode, self.peak.after(maximum_mb(usage)))
 
     def stop(self) -> None:
         os.killpg(self.process.pid, signal.SIGTERM)
@@ -129,16 +140,120 @@ class LocalJob:
         self.process.returncode = -signal.SIGTERM
 
 
+class ForkedJob:
+    """A command in a fork of a server, which may still import PyTorch.
+
+    Args:
+      answers: the socket of the server's answers.
+      server: its process id.
+    """
+
+    reference = None
+
+    def __init__(self, answers: socket.socket, server: int):
+        self.answers = answers
+        self.server = server
+        self.pid: int | None = None
+        self.peak: PeakMemory | None = None
+        self.result: Ended | None = None
+
+    def ended(self) -> Ended | None:
+        while self.result is None and select.select([self.answers], [], [], 0)[0]:
+            self._read()
+        if self.result is None and self.peak is not None:
+            self.peak.sample()
+        return self.result
+
+    def stop(self) -> None:
+        if self.pid is None:
+            self._read()  # a command that has not started cannot be stopped
+        if self.pid is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGTERM)
+
+    def wait(self) -> None:
+        while self.result is None:
+            self._read()
+
+    def _read(self) -> None:
+        """Wait for an answer: that the command has started, or how it has ended."""
+        message = self.answers.recv(fork_server.LARGEST)
+        answer = json.loads(message) if message else {}
+        if "pid" in answer:
+            self.pid = answer["pid"]
+            self.peak = PeakMemory(answer["pid"], parent=self.server)
+            return
+        self.answers.close()
+        self.result = Ended(-signal.SIGKILL, 0.0)  # the server was killed
+        if self.peak is not None and "exit" in answer:
+            self.result = Ended(answer["exit"], self.peak.after(answer["maximum_mb"]))
+
+
 class LocalLauncher:
-    """Runs commands on this machine. They end with the pipeline, even if it is killed."""
+    """Runs commands on this machine. They end with the pipeline, even if it is killed.
+
+    Those that import PyTorch are forks of a server (fork_server.py), one for each environment in
+    which libraries could be imported differently.
+    """
 
     shares_gpus = True
 
-    def start(self, command: Command) -> LocalJob:
+    def __init__(self):
+        self.servers: dict[tuple, tuple[subprocess.Popen, socket.socket]] = {}
+
+    def start(self, command: Command) -> LocalJob | ForkedJob:
+        if command.imports_torch and fork_server.available():
+            job = self._forked(command)
+            if job is not None:
+                return job
         return LocalJob(popen(command, parent_mark()))
+
+    def _forked(self, command: Command) -> ForkedJob | None:
+        """The command in a fork; None if its server cannot be asked."""
+        environment = {**os.environ, **command.environment, **parent_mark()}
+        read = fork_server.read_by_imports(environment)
+        key = (command.folder, *sorted(read.items()))
+        if key not in self.servers:
+            self.servers[key] = _started_server(command.folder, environment)
+        process, requests = self.servers[key]
+        with open(os.devnull, "rb") as nothing, _opened(command) as log:
+            streams = (nothing.fileno(), log.fileno(), log.fileno())
+            folder = str(command.folder)
+            try:
+                answers = fork_server.request(
+                    requests, command.arguments, folder, environment, streams
+                )
+            except OSError:
+                return None
+        return ForkedJob(answers, process.pid)
 
     def find(self, name: str, reference: str) -> None:
         return None
+
+    def close(self) -> None:
+        for process, requests in self.servers.values():
+            requests.close()
+            process.wait()
+        self.servers.clear()
+
+
+def _started_server(
+    folder: Path, environment: Mapping[str, str]
+) -> tuple[subprocess.Popen, socket.socket]:
+    """A server (fork_server.py) and the socket of its requests. It ends when that is closed."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-m", fork_server.__name__, str(theirs.fileno())],
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,
+        )
+    return process, ours
 
 
 @contextmanager
@@ -174,7 +289,7 @@ def popen(
       additional_environment: variables besides those of the command.
       options: of `subprocess.Popen`.
     """
-    with open(command.log, "ab" if command.appends else "wb") as log:
+    with _opened(command) as log:
         return subprocess.Popen(
             command.arguments,
             cwd=command.folder,
@@ -185,3 +300,8 @@ def popen(
             start_new_session=True,
             **options,
         )
+
+
+def _opened(command: Command) -> IO[bytes]:
+    """The log of a command, to be written."""
+    return open(command.log, "ab" if command.appends else "wb")

@@ -30,7 +30,7 @@ from typing import IO
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, write_json
 from fgrlhf.base.records import Record, read_record
-from fgrlhf.pipeline.fingerprint import fingerprint
+from fgrlhf.pipeline.fingerprint import fingerprint, imports
 from fgrlhf.pipeline.launchers import Command, Job, Launcher, LocalLauncher, interrupts_later
 from fgrlhf.pipeline.progress import Progress, StageProgress
 from fgrlhf.runs.stage import hold
@@ -201,6 +201,7 @@ class Pipeline:
             self._list_reused()
         finally:
             self._stop(self.running)
+            self.launcher.close()
             self.progress.clear_line()
 
     @property
@@ -348,7 +349,10 @@ class Pipeline:
             environment["OMP_NUM_THREADS"] = str(stage.threads)
         if stage.processes is not None:
             environment["PROCESSES"] = str(stage.processes)
-        return Command(stage.name, stage.command, self.root, environment, log, continues)
+        uses_torch = imports(self.root, stage.modules, "torch")
+        return Command(
+            stage.name, stage.command, self.root, environment, log, continues, uses_torch
+        )
 
     def _finish_if_ended(self, entry: _Running) -> None:
         ended = entry.job.ended()

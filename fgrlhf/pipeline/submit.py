@@ -210,6 +210,9 @@ class SubmitLauncher:
         job = submitit.SlurmJob(self.folder, reference)
         return None if job.done(force_check=True) else _SubmittedJob(job, name)
 
+    def close(self) -> None:
+        pass
+
 
 def _executor_options(config: SubmitConfig) -> dict[str, Any]:
     if config.cluster == "slurm":

@@ -46,12 +46,14 @@ class PeakMemory:
     and its descendants.
 
     Args:
-      pid: of the command, which this process has just started.
+      pid: of the command.
+      parent: the process that has just started it; None: this one.
     """
 
-    def __init__(self, pid: int):
+    def __init__(self, pid: int, parent: int | None = None):
         self.pid = pid
-        self.inherited_mb = own_peak_mb()
+        inherited_mb = None if parent is None else _high_water_mb(parent)
+        self.inherited_mb = own_peak_mb() if inherited_mb is None else inherited_mb
         self.sampled_mb = 0.0  # stays 0 if the command ends at once
         self.sample()
 
@@ -65,13 +67,12 @@ class PeakMemory:
             if peak is not None:  # a process that has ended has none
                 self.sampled_mb = max(self.sampled_mb, peak)
 
-    def after(self, usage: resource.struct_rusage) -> float:
+    def after(self, maximum: float) -> float:
         """The peak in MB.
 
         Args:
-          usage: of the command, as `os.wait4` returned it.
+          maximum: `maximum_mb` of the usage that `os.wait4` returned for the command.
         """
-        maximum = maximum_mb(usage)
         if sys.platform != "linux" or maximum > self.inherited_mb + TOLERANCE_MB:
             return maximum
         return self.sampled_mb
