@@ -30,7 +30,7 @@ import __main__, json, os, signal, sys
 import torch
 
 def state():
-    names = ["TASK", "SCALE", "OUT"]
+    names = ["TASK", "SCALE", "OUT", "SET_BY_TORCH"]
     handlers = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
     own = os.getpid() == os.getsid(0)  # a program in a script belongs to the script's session
     return {
@@ -50,6 +50,14 @@ if __name__ == "__main__":
 """
 
 
+# it counts its imports and, as the real one may, sets a variable
+TORCH = """
+import os
+os.environ["SET_BY_TORCH"] = "1"
+print("x", file=open(os.environ["OUT"] + "/imports", "a"))
+"""
+
+
 @pytest.fixture
 def root(tmp_path, monkeypatch):
     """A repository with the module `program`, and stand-ins of the libraries elsewhere."""
@@ -61,9 +69,7 @@ def root(tmp_path, monkeypatch):
             folder = tmp_path.joinpath("libraries", *parts[:i])
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "__init__.py").write_text("")
-    library(
-        tmp_path, "torch", 'import os\nprint("x", file=open(os.environ["OUT"] + "/imports", "a"))\n'
-    )
+    library(tmp_path, "torch", TORCH)
     root = tmp_path / "re po"
     (root / "out").mkdir(parents=True)
     (root / "program.py").write_text(PROGRAM)
@@ -323,3 +329,12 @@ def test_where_stages_are_not_forked(monkeypatch, tmp_path):
     monkeypatch.setattr(fork_server, "GPU_DRIVERS", ())
     monkeypatch.setenv(fork_server.VARIABLE, "off")
     assert not fork_server.available()
+
+
+@pytest.mark.parametrize("threads", ["1", "4"])
+def test_the_real_libraries_can_be_used_in_forks(threads):
+    code = "from fgrlhf.pipeline.fork_server import _Imported; print(_Imported.now().usable)"
+    command = [sys.executable, "-c", code]
+    variables = {**os.environ, "OMP_NUM_THREADS": threads}
+    ended = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True)
+    assert ended.stdout == "True\n", ended.stderr

@@ -151,6 +151,29 @@ def _end_as(exit_code: int) -> NoReturn:
 # ---- the server ----------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class _Imported:
+    """What the server has imported.
+
+    Args:
+      usable: whether a fork may use it, as the module's docstring says.
+      read: the variables that it may have read.
+      added: the variables that it has set.
+    """
+
+    usable: bool
+    read: dict[str, str]
+    added: dict[str, str]
+
+    @classmethod
+    def now(cls) -> "_Imported":
+        """Import `PRELOADED`."""
+        before = dict(os.environ)
+        usable = _import_preloaded()
+        added = {name: value for name, value in os.environ.items() if before.get(name) != value}
+        return cls(usable, read_by_imports(before), added)
+
+
 @dataclass
 class _Request:
     """A command, in the process that runs it."""
@@ -160,15 +183,14 @@ class _Request:
     environment: dict[str, str]
     streams: list[int]
 
-    def run(self, may_import: bool, for_script: bool) -> None:
+    def run(self, imported: _Imported, for_script: bool) -> None:
         """Become the command.
 
         Args:
-          may_import: whether what the server has imported is right for a program here.
           for_script: whether a script has asked, so its session is that of its stage.
         """
-        same = read_by_imports(self.environment) == read_by_imports(os.environ)
-        same = same and os.path.samefile(self.folder, os.getcwd())
+        usable = imported.usable and read_by_imports(self.environment) == imported.read
+        usable = usable and os.path.samefile(self.folder, os.getcwd())
         if not for_script:
             os.setsid()
         os.chdir(self.folder)
@@ -177,11 +199,12 @@ class _Request:
         for number, stream in enumerate(self.streams):
             os.dup2(stream, number)
             os.close(stream)
-        if may_import and same and runs_module(self.arguments) and self._is_this_python():
+        if usable and runs_module(self.arguments) and self._is_this_python():
             os.environ.pop(VARIABLE, None)
+            os.environ.update(imported.added)
             _run_module(self.arguments)
         elif not for_script and self.arguments[0] == "bash":
-            _run_script(self.arguments, may_import)
+            _run_script(self.arguments, imported)
         else:
             os.execvpe(self.arguments[0], self.arguments, os.environ)
 
@@ -202,7 +225,7 @@ def _run_module(arguments: Sequence[str]) -> None:
     runpy.run_module(arguments[2], run_name="__main__", alter_sys=True)
 
 
-def _run_script(arguments: Sequence[str], may_import: bool) -> None:
+def _run_script(arguments: Sequence[str], imported: _Imported) -> None:
     """Run a script, and fork the programs that it asks for, until all of them have ended."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     environment = {**os.environ, VARIABLE: str(theirs.fileno())}
@@ -214,7 +237,7 @@ def _run_script(arguments: Sequence[str], may_import: bool) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, INTERRUPTS)
     if isinstance(served, int):
         _end_as(served)
-    served.run(may_import, for_script=True)
+    served.run(imported, for_script=True)
 
 
 @dataclass
@@ -302,7 +325,7 @@ def _close(requests: socket.socket, child: _Child, others: Mapping[int, _Child])
 
 
 def _import_preloaded() -> bool:
-    """Import `PRELOADED`. Returns whether programs may use that, as the module's docstring says."""
+    """Import `PRELOADED`. Returns whether this failed nowhere and started no threads."""
     threads = 0
     for i, name in enumerate(PRELOADED):
         try:
@@ -316,11 +339,11 @@ def _import_preloaded() -> bool:
 
 def main() -> None:
     requests = socket.socket(fileno=int(sys.argv[1]))
-    may_import = _import_preloaded()
+    imported = _Imported.now()
     gc.freeze()  # a fork that collects garbage would copy all of this memory
     served = _serve(requests)
     if isinstance(served, _Request):
-        served.run(may_import, for_script=False)
+        served.run(imported, for_script=False)
 
 
 if __name__ == "__main__":
