@@ -46,6 +46,7 @@ __all__ = [
     "types",
     "utils",
     "value",
+    "win_rates",
 ]
 
 # names of the package -> their modules

@@ -2,18 +2,22 @@
 
     fgrlhf feedback items NAME source=samples.jsonl prompts=train.json out=items.json
 
-The source is a file of the task's format: samples, feedback, or the items themselves.
+The source is a file of the task's format: samples, feedback, or the items themselves. With
+blind=true, several sources are the samples of one policy each (blind.py).
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, PositiveInt, model_validator
 
 from fgrlhf.base.errors import UserError, counted, shorten
-from fgrlhf.base.files import write_text
+from fgrlhf.base.files import write_json, write_text
 from fgrlhf.base.records import (
     AnyText,
     Complaint,
@@ -24,15 +28,16 @@ from fgrlhf.base.records import (
     not_a,
     refuse_rows,
 )
-from fgrlhf.configs.strict import FilePath
+from fgrlhf.configs.strict import FilePath, refuse
 from fgrlhf.data.places import Source
 from fgrlhf.data.rows import Columns, Row
+from interface_html.blind import blind_items, key_path, policy_names, with_outputs
 from interface_html.conversations import source_mark_problems
 from interface_html.format import ITEM_KEYS, BlankItemError, Item, ItemError
 from interface_html.other_rows import check_file, check_rows
 from interface_html.outputs import OutputSettings
 from interface_html.references import References
-from interface_html.schema import Schema
+from interface_html.schema import MOST_OUTPUTS, Schema
 from interface_html.submitted import submitted_problems
 from interface_html.suggestions import item_suggestion_problems
 from interface_html.tasks import TASK_HELP, FeedbackTask, feedback_of
@@ -176,18 +181,75 @@ class ItemsSettings(OutputSettings):
     """The file to make items of."""
 
     task: str = Field(description=TASK_HELP)
-    source: str = Field(description="samples, feedback or items, in the task's format")
+    source: str = Field(
+        description="samples, feedback or items, in the task's format; with blind=true a file of"
+        " samples for each policy, separated by commas"
+    )
     out: FilePath = Field(description="the file of items to write")
     prompts: str | None = Field(default=None, description=PROMPTS_HELP)
     columns: dict[str, str | list[str]] = Field(
         default_factory=dict, description="row key -> key of the source, if they differ"
     )
+    blind: bool = Field(
+        default=False,
+        description="true: mix the policies in random order, without their names; the file"
+        " <out>.key.json has them",
+    )
+    n: PositiveInt | None = Field(
+        default=None, description="with blind=true, the number of prompts; null: all"
+    )
+    seed: int = Field(default=0, description="of the order of blind items")
+
+    @model_validator(mode="after")
+    def _only_blind_items_are_drawn(self):
+        if self.n is not None and not self.blind:
+            refuse([("n", "draws prompts of blind items: set blind=true")])
+        if self.blind and "," not in self.source:
+            refuse([("source", "blind=true needs a file for each policy: source=a.jsonl,b.jsonl")])
+        return self
 
 
 def write_items(settings: ItemsSettings) -> Sequence[Item]:
     """Read the source and write its items."""
     task = feedback_of(settings.task)
+    if settings.blind:
+        return _write_blind_items(task, settings)
     items = read_items(task, settings.source, settings.prompts, settings.columns)
     write_text(settings.out, rows_text(item_json(task, item) for item in items))
     print(f"{settings.out}: {counted(len(items), 'item')}")
+    return items
+
+
+def _task_of_source(task: FeedbackTask, settings: ItemsSettings, path: str) -> FeedbackTask:
+    """The task with as many outputs as the rows of the file have, for reading it."""
+    rows = task.format.read(path)
+    if not rows:
+        raise UserError(f"{path} has no rows: give a file with responses of a policy")
+    for count in range(MOST_OUTPUTS, 0, -1):
+        of_source = replace(task, schema=with_outputs(task.schema, count))
+        for number, row in enumerate(rows[:20]):  # the first may be blank
+            with suppress(RowError, ItemError):
+                _item(of_source, _renamed(row, settings.columns), number, ())
+                return of_source
+    return task  # reading it says what is wrong
+
+
+def _write_blind_items(task: FeedbackTask, settings: ItemsSettings) -> Sequence[Item]:
+    """Write the items without the names of the policies, and the key."""
+    paths = [path for path in settings.source.split(",") if path]
+    files = dict(zip(policy_names(paths), paths, strict=True))
+    sources = {}
+    for name, path in files.items():
+        check_file(path)
+        of_source = _task_of_source(task, settings, path)
+        sources[name] = read_items(of_source, path, settings.prompts, settings.columns)
+    items, key = blind_items(task, sources, files, settings.n, settings.seed)
+    write_json(key_path(settings.out), key.model_dump())
+    write_text(settings.out, rows_text(item_json(task, item) for item in items))
+    firsts = Counter(entry.policies[0] for entry in key.items.values())
+    first = ", ".join(f"{name} {count}" for name, count in sorted(firsts.items()))
+    prompts = len({entry.prompt for entry in key.items.values()})
+    print(f"{settings.out}: {counted(len(items), 'item')} of {counted(prompts, 'prompt')}")
+    print(f"  first output by {first}")
+    print(f"{key_path(settings.out)}: the policies of the items. Keep it from annotators")
     return items

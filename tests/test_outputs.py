@@ -33,6 +33,7 @@ COMBINATIONS = [
     "merge files=a.json,X",
     "items source=X",
     "items source=s.json prompts=X",
+    "items source=a.json,X blind=true",
     "pages items=X",
     "pages items=i.json prompts=X",
     "select source=X n=1 by=random",

@@ -33,6 +33,11 @@ COMMANDS = {
     "dpo": ("fgrlhf.cli.dpo", "[TASK] [config.yml]", "DPO on comparisons, without reward models"),
     "generate": ("fgrlhf.cli.generate", "[TASK]", "sample responses to annotate"),
     "evaluate": ("fgrlhf.cli.evaluate", "[TASK]", "all metrics of a policy, with intervals"),
+    "winrate": (
+        "fgrlhf.pipeline.winrate",
+        "[TASK] a=... b=... judge=...",
+        "win rate of a policy, by a judge of any kind",
+    ),
     "best-of-n": (
         "fgrlhf.pipeline.best_of_n",
         "output_dir=DIR source=NAME",
@@ -50,6 +55,11 @@ COMMANDS = {
         "all policies and their gains, as text and as summary.json",
     ),
     "report": ("fgrlhf.report.page", "OUTPUT_DIR", "report.html with the results of all stages"),
+    "paper": (
+        "fgrlhf.report.paper",
+        "OUTPUT_DIR",
+        "tables as LaTeX and CSV, each number with its file and run",
+    ),
     "compare": (
         "fgrlhf.pipeline.compare",
         "[TASK] CONFIG ...",
@@ -65,6 +75,11 @@ COMMANDS = {
         "interface_html.command",
         "items|pages|serve|export|...",
         "collect human feedback in the browser",
+    ),
+    "human-eval": (
+        "interface_html.human_eval",
+        "TASK key=... files=...",
+        "tables of a blind human evaluation, and its size",
     ),
     "data": (
         "fgrlhf.cli.data",

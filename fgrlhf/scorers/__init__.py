@@ -9,5 +9,6 @@ __all__ = [
     "kinds",
     "linear",
     "nli",
+    "pairs",
     "service",
 ]
