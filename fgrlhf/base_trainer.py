@@ -48,12 +48,14 @@ class BaseTrainer(ABC):
       model: the module, wrapped for several processes. Forward passes with gradients call it.
       best: the best evaluation on dev so far: its `step`, `metric` and `value`.
       best_is_checkpoint: whether the best weights are those of the checkpoint at its step, which
-        is then kept; otherwise the subclass saves them.
+        is then kept.
+      has_best_folder: whether the subclass saves the best model in the folder `best`.
     """
 
     config: Any
     log: RunLog
     best_is_checkpoint = False
+    has_best_folder = False
 
     def __init__(self, config: Any, module: nn.Module, accelerator: Accelerator):
         check_launcher(accelerator.distributed_type)

@@ -17,11 +17,10 @@ from fgrlhf.metrics.registry import build_metrics
 from fgrlhf.metrics.summary import summarize
 from fgrlhf.models.base import Policy
 from fgrlhf.models.sharding import unsharded
-from fgrlhf.policy_trainer import DevEvaluation
+from fgrlhf.policy_trainer import DevEvaluation, DevResults
 from fgrlhf.reward import BasicReward
 from fgrlhf.runs.distributed import dtype_of, share_of, stop_together
 from fgrlhf.runs.runlog import say
-from fgrlhf.stats import Interval
 from fgrlhf.task import Task
 from fgrlhf.text_types import Prompt
 
@@ -56,7 +55,7 @@ def dev_evaluation(
     for note in reference_notes(metrics, evaluated):
         say(note)
 
-    def evaluate(policy: Policy) -> dict[str, Interval]:
+    def evaluate(policy: Policy) -> DevResults:
         responder = PolicyResponder(
             policy,
             config.model.eval_sampling,
@@ -73,6 +72,7 @@ def dev_evaluation(
                 progress=accelerator.is_main_process,
             )
         rows = gather_object(rows) if accelerator.num_processes > 1 else rows
-        return summarize([row.as_json() for row in rows])
+        records = [row.as_json() for row in rows]
+        return DevResults(summarize(records), records)
 
     return evaluate

@@ -31,6 +31,14 @@ from fgrlhf.value import ActorCritic
 DevEvaluation = Callable[[Policy], Mapping[str, float | Interval]]
 
 
+class DevResults(dict[str, Interval]):
+    """The dev metrics by name, with the rows of the evaluation."""
+
+    def __init__(self, metrics: Mapping[str, Interval], rows: Sequence[Mapping[str, Any]]):
+        super().__init__(metrics)
+        self.rows = rows
+
+
 def _dev_columns(results: Mapping[str, float | Interval]) -> tuple[dict[str, float], dict]:
     """The means of dev metrics by name, and their columns in metrics.jsonl.
 
@@ -59,6 +67,7 @@ class PolicyTrainer(BaseTrainer):
       evaluate: policy -> dev metrics by name; called on all ranks.
     """
 
+    has_best_folder = True
     task: str | None = None  # its name, for the log
     dev_columns: Mapping[str, float] = {}  # of the last evaluation
 
@@ -193,7 +202,9 @@ class PolicyTrainer(BaseTrainer):
             return
         self.actor_critic.eval()
         with paused(bar), torch.no_grad(), self.precision(), unsharded(self.actor_critic):
-            metrics, columns = _dev_columns(self.evaluate(self.policy))
+            results = self.evaluate(self.policy)
+        metrics, columns = _dev_columns(results)
+        columns |= self._judged(results)
         self.log.log(self.step, columns)
         self.dev_columns = columns
         name = self.metric
@@ -202,8 +213,9 @@ class PolicyTrainer(BaseTrainer):
             self.dev_values.append(value)
         is_better = self.best is None or value > self.best["value"]
         remark = ""
-        if not self._eligible(metrics):
-            remark = f" (kl {metrics['kl']:.1f} exceeds train.kl_threshold: not saved as best)"
+        objection = self._objection(metrics)
+        if objection:
+            remark = f" ({objection}: not saved as best)"
         elif math.isfinite(value) and is_better:
             remark = " (best so far)"
             self.best = {"step": self.step, "metric": name, "value": value}
@@ -230,9 +242,13 @@ class PolicyTrainer(BaseTrainer):
             note = choice_note(metric, self.best["step"], lines)
         return note
 
-    def _eligible(self, metrics: dict[str, float]) -> bool:
-        """Whether a policy with these dev metrics may be the best one."""
-        return True
+    def _judged(self, results: Mapping[str, float | Interval]) -> dict[str, float]:
+        """Further columns of the log, computed from an evaluation on dev."""
+        return {}
+
+    def _objection(self, metrics: Mapping[str, float]) -> str:
+        """Why a policy with these dev metrics may not be the best one; "" if it may."""
+        return ""
 
     def _save_policy(self, name: str, best: dict | None = None) -> None:
         """Write policy and critic to a folder of the run, and what made the policy the best."""

@@ -26,6 +26,7 @@ from numpy.typing import ArrayLike
 from scipy.special import stdtrit  # scipy.stats would take several times as long to import
 
 LEVEL = 0.95
+AGREE = "units agree"  # the end of the reason
 FEWEST_UNITS = 10  # with less prompts or clusters there is no interval
 FEWEST_TRIALS = 5  # likewise, if each of them is 0 or 1
 UNSEEN_SKEW = 1.5  # docs/metrics.md has what the correction covers
@@ -55,6 +56,11 @@ class Interval:
     @property
     def has_bounds(self) -> bool:
         return math.isfinite(self.low) and math.isfinite(self.high)
+
+    @property
+    def units_agree(self) -> bool:
+        """Whether there is no interval since the figure is the same for all units."""
+        return not self.has_bounds and self.reason.endswith(AGREE)
 
     def as_dict(self) -> dict[str, float | None]:
         """The three numbers; null for bounds that do not exist."""
@@ -166,7 +172,7 @@ def interval_of(
         scale = high - low
         return Interval(estimate, low + scale * bounds.low, low + scale * bounds.high)
     if of_estimate.error == 0:
-        return no_interval(estimate, f"all {units} units agree")
+        return no_interval(estimate, f"all {units} {AGREE}")
     below, above = skewed_bounds(of_estimate, 1 - LEVEL)
     return Interval(estimate, estimate - below, estimate + above)
 

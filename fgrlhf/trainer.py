@@ -6,13 +6,13 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from fgrlhf.algorithms.advantages import reward_to_go
 from fgrlhf.algorithms.config import KL_ASPECT
 from fgrlhf.algorithms.kl import EntropyController, KLController, kl_k3
 from fgrlhf.algorithms.metrics import (
@@ -23,7 +23,6 @@ from fgrlhf.algorithms.metrics import (
 )
 from fgrlhf.algorithms.protocol import Algorithm, check_returned
 from fgrlhf.algorithms.registry import algorithm_class
-from fgrlhf.alignment import segment_starts
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.seeds import derive_seed
 from fgrlhf.kernels.copies import keep_copies
@@ -33,7 +32,7 @@ from fgrlhf.policy import cut_prompts
 from fgrlhf.policy_trainer import DevEvaluation, PolicyTrainer
 from fgrlhf.reward import BasicReward, normalized, with_kl
 from fgrlhf.rewards.build import RewardWeights
-from fgrlhf.rollout import SCORED_AT_ONCE, response_seeds, score
+from fgrlhf.rollout import response_seeds, score
 from fgrlhf.runs import checkpoint
 from fgrlhf.runs.distributed import (
     gather_rollouts,
@@ -43,6 +42,7 @@ from fgrlhf.runs.distributed import (
     stop_together,
 )
 from fgrlhf.runs.rl_config import RLConfig
+from fgrlhf.runs.runlog import say
 from fgrlhf.runs.step_metrics import (
     PhaseClock,
     cut_shares,
@@ -52,10 +52,14 @@ from fgrlhf.runs.step_metrics import (
     sample_rows,
 )
 from fgrlhf.samplers.sampler import make_sampler, pending_responses, pending_tensors
+from fgrlhf.stats import Interval
 from fgrlhf.text_types import Prompt
 from fgrlhf.types import Advantages, PolicyOutput, Rollout, TokenLoss, TokenReward
 from fgrlhf.utils import masked_sum, seeded
 from fgrlhf.value import ActorCritic
+
+if TYPE_CHECKING:
+    from fgrlhf.guard import Guard
 
 
 def make_trainer(
@@ -131,10 +135,14 @@ class OnPolicyTrainer(PolicyTrainer):
         entropy = config.algorithm.entropy
         self.entropy = EntropyController(entropy.coef, entropy.target)
         self.high_kl_count = 0
+        self.guard = self._make_guard()
+        self.best_is_checkpoint = self.guard is not None  # the guard restores it
         self._pass = -1  # the pass over the prompts whose order is in `_pass_order`; -1: none yet
         self._pass_order: list[int] = []
         self._check_sizes()
-        self._print_size_notes()
+        sizes = (self.episodes_per_step, self.total_steps, self.warmup_steps)
+        for note in config.train.size_notes(*sizes):
+            say(note)
         self.cut_ids = {prompt.id for prompt in cut_prompts(self.policy, prompts)}
 
     @property
@@ -145,15 +153,19 @@ class OnPolicyTrainer(PolicyTrainer):
     # ---- the loop --------------------------------------------------------------------------------
 
     def train(self, until: int | None = None) -> None:
-        resumed = checkpoint.load_latest(self)
+        resumed = checkpoint.load_latest(self) and self.step > 0
         if self._is_finished(resumed):
             return
+        if self.best_is_checkpoint and self.step == 0:
+            checkpoint.save(self)
         self._start_log(resumed)
         bar = self._progress_bar()
         last = self.total_steps if until is None else min(until, self.total_steps)
         while self.step < last and not self.stopped:
             if self.step % self.steps_between_evaluations == 0:
                 self._evaluate(bar)
+                if self.stopped:  # by the guard
+                    break
 
             clock = PhaseClock()
             with seeded(*self.seed_of_step):
@@ -182,6 +194,8 @@ class OnPolicyTrainer(PolicyTrainer):
             metrics["prompts/cut"] = self._share_cut(rollout)
             metrics |= cut_shares(gathered(self.accelerator, scored_inputs))
             metrics |= clock.seconds(self._timed_phases())
+            if self.guard is not None:
+                self.guard.see_step(metrics)
             self._log_step(metrics, rollout, rewards, advantages, bar)
 
             self._follow_kl(metrics["kl"])
@@ -189,8 +203,11 @@ class OnPolicyTrainer(PolicyTrainer):
             if self._checkpoint_is_due(last):
                 checkpoint.save(self)
         if self.step == self.total_steps or self.stopped:
-            self._evaluate(bar)  # even if no evaluation is due at this step
+            if not self._is_stopped_by_guard:
+                self._evaluate(bar)  # even if no evaluation is due at this step
             self._save_last()
+            if self._is_stopped_by_guard:
+                checkpoint.save(self)
             self._say_where_policies_are(bar)
         bar.close()
         self.log.close()
@@ -263,8 +280,10 @@ class OnPolicyTrainer(PolicyTrainer):
         with stop_together(self.accelerator):
             rewards = self.reward.token_rewards(rollout)
         if self.config.has_monte_carlo_values:
+            from fgrlhf.monte_carlo import with_values  # only the runs that need it load it
+
             with unsharded(self.actor_critic, self.reference), stop_together(self.accelerator):
-                rollout = self._with_monte_carlo_values(rollout, rewards, seeds)
+                rollout = with_values(self, rollout, rewards, seeds)
         pad_id = self.policy.tokenizer.pad_token_id
         return gather_rollouts(self.accelerator, rollout, rewards, pad_id)
 
@@ -306,62 +325,11 @@ class OnPolicyTrainer(PolicyTrainer):
             )
             return self.algorithm.after_rollout(rollout, temperature, num_samples)
 
-    def _with_monte_carlo_values(
-        self, rollout: Rollout, rewards: TokenReward, seeds: Sequence[int]
-    ) -> Rollout:
-        """The rollout with values_BT: on all tokens of a segment, the value of its start.
-
-        It is the mean return, from there on, of K further responses with the same beginning, where
-        K is `env.train_num_samples_per_input`.
-
-        Args:
-          seeds: those of the rollout's responses.
-        """
-        K, T = self.config.env.train_num_samples_per_input, self.config.model.max_generated_len
-        mask_BT = rollout.response_mask_BT
-        starts_BT = segment_starts(rewards.segments.values(), rollout.char_ends, mask_BT)
-        values_BT = torch.zeros_like(rollout.logprobs_BT)
-        states = starts_BT.nonzero().tolist()  # (response, token), in this order
-        at_once = max(SCORED_AT_ONCE // (K * (rollout.prompt_ids_BP.shape[1] + T)), 1)
-        for first in range(0, len(states), at_once):
-            part = states[first : first + at_once]
-            continued = self._continued(rollout, part, seeds)
-            _, penalized_BT = self._penalized(continued, self.reward.token_rewards(continued))
-            gamma = self.config.algorithm.gamma
-            to_go_BT = reward_to_go(penalized_BT, continued.response_mask_BT, gamma)
-            for i, (b, t) in enumerate(part):
-                values_BT[b, t:] = to_go_BT[i * K : (i + 1) * K, t].mean()
-        return replace(rollout, values_BT=values_BT * mask_BT)
-
-    def _continued(
-        self, rollout: Rollout, states: Sequence[tuple[int, int]], seeds: Sequence[int]
-    ) -> Rollout:
-        """K sampled responses for each state (b, t) that begin with the first t tokens of b."""
-        config = self.config
-        K, temperature = config.env.train_num_samples_per_input, config.logprob_temperature
-        given_GT = torch.full((len(states), config.model.max_generated_len), -1)
-        given_GT = given_GT.to(rollout.response_ids_BT.device)
-        row_seeds = []
-        for i, (b, t) in enumerate(states):
-            given_GT[i, :t] = rollout.response_ids_BT[b, :t]
-            row_seeds += [derive_seed(seeds[b], "value", t, k) for k in range(K)]
-        rows = [b for b, _ in states]
-        prompts = [rollout.prompts[b] for b in rows]
-        encoded = (rollout.prompt_ids_BP[rows], rollout.prompt_mask_BP[rows])
-        policy, sampling = self.actor_critic.policy, config.train_sampling
-        with self.precision():
-            response = policy.generate(
-                *encoded, sampling, row_seeds, K, temperature, given_GT=given_GT
-            )
-            models = (self.actor_critic, self.reference)
-            continued = score(*models, prompts, *encoded, response, K, temperature)
-            return self.algorithm.after_rollout(continued, temperature, K)
-
     def compute_advantages(
         self, rollout: Rollout, rewards: TokenReward
     ) -> tuple[Tensor, Advantages]:
         """The KL-penalised rewards penalized_BT, and the advantages computed from them."""
-        rewards, penalized_BT = self._penalized(rollout, rewards)
+        rewards, penalized_BT = self.penalized(rollout, rewards)
         advantages = self.algorithm.advantages(rollout, penalized_BT, rewards)
         mask_BT = rollout.response_mask_BT
         check_returned(self.algorithm, "advantages", advantages, mask_BT)
@@ -371,7 +339,7 @@ class OnPolicyTrainer(PolicyTrainer):
             advantages = replace(advantages, segment_BT=segment_BT)
         return penalized_BT, advantages
 
-    def _penalized(self, rollout: Rollout, rewards: TokenReward) -> tuple[TokenReward, Tensor]:
+    def penalized(self, rollout: Rollout, rewards: TokenReward) -> tuple[TokenReward, Tensor]:
         """The rewards with the weights of this step, and penalized_BT, their sum less the KL."""
         settings = self.config.algorithm
         if settings.normalize_aspects == "batch":
@@ -511,7 +479,8 @@ class OnPolicyTrainer(PolicyTrainer):
 
     def set_learning_rates(self) -> None:
         """Set this step's learning rates of policy and critic."""
-        factors = (self.policy_lr_factor(self.step), self.lr_factor(self.step))
+        scale = 1.0 if self.guard is None else self.guard.lr_factor
+        factors = (scale * self.policy_lr_factor(self.step), scale * self.lr_factor(self.step))
         for group, factor in zip(self.optimizer.param_groups, factors):
             group["lr"] = group["peak_lr"] * factor
 
@@ -601,8 +570,19 @@ class OnPolicyTrainer(PolicyTrainer):
 
     @property
     def stopped(self) -> bool:
-        """Whether the batch KL exceeded its threshold too often; the same on every rank."""
-        return self.high_kl_count >= self.config.train.kl_patience
+        """Whether the KL was too high too often, or the guard gave up; the same on every rank."""
+        return self.high_kl_count >= self.config.train.kl_patience or self._is_stopped_by_guard
+
+    @property
+    def _is_stopped_by_guard(self) -> bool:
+        return self.guard is not None and self.guard.gave_up
+
+    def _make_guard(self) -> "Guard | None":
+        if self.config.train.guard is None:
+            return None
+        from fgrlhf.guard import Guard  # only the runs that have one load it
+
+        return Guard(self.config.train.guard, self.config.evaluation_metrics)
 
     def progress(self) -> dict:
         return super().progress() | {
@@ -611,6 +591,7 @@ class OnPolicyTrainer(PolicyTrainer):
             "entropy_coef": self.entropy.coef,
             "high_kl_count": self.high_kl_count,
             "multipliers": self.reward_weights.multipliers,
+            "guard": None if self.guard is None else self.guard.progress(),
         }
 
     def restore(self, state: dict) -> None:
@@ -620,6 +601,8 @@ class OnPolicyTrainer(PolicyTrainer):
         self.entropy.coef = state.get("entropy_coef", self.entropy.coef)
         self.high_kl_count = state["high_kl_count"]
         self.reward_weights.multipliers = state.get("multipliers", {})
+        if self.guard is not None:
+            self.guard.restore(state["guard"])
 
     def pending_tensors(self) -> dict[str, Tensor]:
         if not self.sampler.samples_ahead:
@@ -633,12 +616,24 @@ class OnPolicyTrainer(PolicyTrainer):
         regular = self.step % self.steps_between_checkpoints == 0
         return regular or self.step == last or self.stopped
 
-    def _eligible(self, metrics: dict[str, float]) -> bool:
-        """False if the dev KL exceeds `train.kl_threshold`.
+    def _evaluate(self, bar: tqdm) -> None:
+        """Evaluate on dev; where the guard raises an alarm, go on as it says."""
+        super()._evaluate(bar)
+        if self.guard is not None and self.guard.alarm:
+            self.guard.act(self, bar)
+
+    def _judged(self, results: Mapping[str, float | Interval]) -> dict[str, float]:
+        return {} if self.guard is None else self.guard.judge(self.step, results, self.best)
+
+    def _objection(self, metrics: Mapping[str, float]) -> str:
+        """A policy far from the reference, or one that the guard doubts, is never the best.
 
         That far from the reference a high reward usually means reward hacking.
         """
-        return metrics.get("kl", 0.0) <= self.config.train.kl_threshold
+        kl = metrics.get("kl", 0.0)
+        if kl > self.config.train.kl_threshold:
+            return f"kl {kl:.1f} exceeds train.kl_threshold"
+        return "" if self.guard is None else self.guard.doubt
 
     def _adapt_entropy_bonus(self, update_metrics: Mapping[str, float]) -> dict[str, float]:
         """Log the coefficient of this step, if it adapts, and adapt that of the next one."""
@@ -694,9 +689,10 @@ class OnPolicyTrainer(PolicyTrainer):
         bar.update()
 
     def _say_where_policies_are(self, bar: tqdm) -> None:
-        """Also print why the run has stopped early, if it has."""
+        """Also print why the run has stopped early, if the KL was too high."""
         super()._say_where_policies_are(bar)
-        if self.stopped and self.accelerator.is_main_process:
+        is_too_far = self.stopped and not self._is_stopped_by_guard
+        if is_too_far and self.accelerator.is_main_process:
             bar.write(
                 f"stopped at step {self.step}: the KL from the reference exceeded"
                 f" train.kl_threshold={self.config.train.kl_threshold} {self.high_kl_count} times."
@@ -734,24 +730,4 @@ class OnPolicyTrainer(PolicyTrainer):
                 f"train.n_critic_warmup_steps={train.n_critic_warmup_steps}, but"
                 f" train.total_episodes={train.total_episodes} is only {self.total_steps} steps:"
                 " the policy would never learn. Lower the former or raise the latter"
-            )
-
-    def _print_size_notes(self) -> None:
-        """Print what a user may not expect of the sizes of a step."""
-        if self._quiet():
-            return
-        train = self.config.train
-        episodes = self.total_steps * self.episodes_per_step
-        if episodes > train.total_episodes:
-            print(
-                f"note: a step has {self.episodes_per_step} episodes, so the run has {episodes}"
-                f" instead of train.total_episodes={train.total_episodes}",
-                flush=True,
-            )
-        warmup = train.n_critic_warmup_steps + self.warmup_steps
-        if warmup >= self.total_steps:
-            print(
-                f"note: the learning rate warms up over train.warmup_steps={train.warmup_steps:g}"
-                f" steps of {self.total_steps}: it never reaches train.lr",
-                flush=True,
             )

@@ -148,6 +148,19 @@ def distinct(texts: Sequence[str], n: int) -> float | None:
     return len(different) / number_of_words
 
 
+def copying(text: str, source: str, n: int) -> float | None:
+    """The share of a text's n-grams that are in the source, from 0 to 1.
+
+    1 minus the share of novel n-grams of See et al. (2017), arXiv 1704.04368, figure 6. None for a
+    text of fewer than n words.
+    """
+    all_ngrams = ngrams(text, n)
+    if not all_ngrams:
+        return None
+    given = set(ngrams(source, n))
+    return sum(ngram in given for ngram in all_ngrams) / len(all_ngrams)
+
+
 def repetition(text: str, n: int) -> float | None:
     """1 - |set of n-grams| / number of n-grams: the share that repeats an earlier n-gram.
 

@@ -33,7 +33,7 @@ from fgrlhf.metrics.pooled import corpus_perplexity, over_samples
 from fgrlhf.metrics.registry import build_metric, build_metrics
 from fgrlhf.metrics.summary import summarize
 from fgrlhf.text_types import Prompt
-from fgrlhf.words import distinct, ngrams, repetition
+from fgrlhf.words import copying, distinct, ngrams, repetition
 
 ROOT = Path(__file__).parents[1]
 
@@ -248,6 +248,15 @@ def test_repetition_by_hand():
     assert value("repetition", "a b a b a", n=2) == 1 / 2
     # the default, 4-grams: (a a a a) three times
     assert value("repetition", "a a a a a a") == pytest.approx(2 / 3)
+
+
+def test_copying_by_hand():
+    source = "the red cat sees a dog"
+    assert copying("the red cat runs", source, 2) == 2 / 3
+    assert copying("the cat", source, 2) == 0 and copying("the", source, 2) is None
+    metric = build_metric(MetricConfig(name="copying", n=2))
+    prompts = [Prompt("0", source), Prompt("1", "a dog")]
+    assert metric.values(prompts, ["red cat", "red cat"]) == [1, 0]
 
 
 def test_length_counts_words():

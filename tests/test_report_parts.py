@@ -215,6 +215,23 @@ def test_weights_bounds_and_critics_of_each_reward_have_curves(tmp_path):
     ]
 
 
+def test_the_alarms_of_a_guard_are_shown(tmp_path):
+    lines = [
+        {"step": 0, "episodes": 1, "reward/total": 0.5},
+        {"step": 0, "guard/judge": 0.0, "guard_alarms": 0},
+        {"step": 2, "guard/judge": 2.0, "guard_alarms": 1, "guard_restored": 0},
+        {"step": 4, "guard/judge": 3.0, "guard_alarms": 2},
+    ]
+    outputs = outputs_of(tmp_path, lines)
+    groups = curves.learning_curves(outputs, sections.Naming(outputs, Display()))
+    (group,) = [group for group in groups if group.title == "Guard"]
+    assert [chart.table.rows for chart in group.charts] == [
+        [["ppo", "0", "0"], ["ppo", "2", "2"], ["ppo", "4", "3"]]
+    ]
+    alarms = "alarm at step 2, back to the policy of step 0; alarm at step 4."
+    assert group.note.endswith(alarms)
+
+
 def test_curves_of_sft_and_reward_models(tmp_path):
     of_sft = [{"step": 1, "loss": 2.0, "lr": 0.1}, {"step": 2, "eval/loss": 1.0}]
     of_sft[1]["eval/rougeLsum"] = 30

@@ -43,12 +43,13 @@ OTHER_NAMES = {
     "init_kl_coef": ("kl.coef", "dpo.beta"),
     "kl_coef": ("kl.coef", "dpo.beta"),
     "kl_in": ("kl.part_of",),
-    "learning_rate": ("lr",),
+    "learning_rate": ("train.lr",),
     "logging_steps": ("log_interval",),
     "lora_alpha": ("lora.alpha",),
     "lora_dropout": ("lora.dropout",),
     "lora_r": ("lora.r",),
     "loss_type": ("dpo.loss", "algorithm.loss.type"),
+    "lr": ("train.lr",),
     "lr_scheduler_type": ("lr_schedule",),
     "mask_truncated_completions": ("loss.leave_out",),
     "max_completion_length": ("max_generated_len",),
@@ -222,7 +223,7 @@ def _not_a_section(
 def other_place(model: type[BaseModel], path: str) -> str | None:
     """A hint that names the places of an unknown key elsewhere in the config; None without any."""
     key = path.rpartition(".")[2]
-    names = (key, *OTHER_NAMES.get(key, ()))
+    names = OTHER_NAMES.get(key, (key,))
     places = []
     for place in paths_of(model):
         if any(f".{place}".endswith(f".{name}") for name in names):

@@ -56,6 +56,20 @@ class TextMetric(NamedMetric):
         return [{self.column: self.score(text)} for text in texts]
 
 
+class PromptMetric(NamedMetric):
+    """A metric of the response and its prompt: `score(text, prompt)`, both as texts."""
+
+    def __init__(self, config: MetricConfig, score: Callable[[str, str], float | None]):
+        super().__init__(config)
+        self.score = score
+
+    def columns(self, prompts, texts):
+        return [
+            {self.column: self.score(text, prompt.text)}
+            for prompt, text in zip(prompts, texts, strict=True)
+        ]
+
+
 class ReferenceMetric(NamedMetric):
     """A metric of the response and its prompt's references: `score(text, references)`."""
 

@@ -73,6 +73,7 @@ METRICS: dict[str, MetricFacts] = {
     "distinct2": _VARIETY,
     "distinct3": _VARIETY,
     "repetition": MetricFacts(higher_is_better=False, reads=frozenset({"n", "key"}), is_share=True),
+    "copying": MetricFacts(None, reads=frozenset({"n", "key"}), is_share=True),
     "msttr": MetricFacts(higher_is_better=True, reads=frozenset({"n", "key"}), is_share=True),
     "cider": replace(
         _OVERLAP,
@@ -151,7 +152,10 @@ class MetricConfig(StrictModel):
         default=None,
         ge=1,
         le=1000,
-        description="repetition: words of an n-gram, null: 4; msttr: words of a segment, null: 50",
+        description=(
+            "repetition, copying: words of an n-gram, null: 4;"
+            " msttr: words of a segment, null: 50"
+        ),
     )
     references: FilePath | None = Field(
         default=None, description="cider: file of prompts, whose references weight the words"
@@ -265,6 +269,30 @@ def models_of(metrics: Sequence[MetricConfig]) -> list[str]:
         if metric.name == "sentences":
             models.append(segmenter_input(metric.segmenter))
     return models
+
+
+def unwatchable(metric: str, bound: float | None, metrics: Sequence[MetricConfig]) -> str:
+    """Why a guard cannot watch a metric; "" if it can, as far as the config tells.
+
+    Args:
+      bound: None: the metric must not get worse.
+      metrics: the `evaluation_metrics` of the same config.
+    """
+    column = metric.partition("/")[0]
+    by_column = {config.column for config in metrics}
+    if column in METRICS and column not in by_column and column not in ALWAYS_COMPUTED:
+        return f"which is not computed: add {column} to evaluation_metrics"
+    if bound is not None:
+        return ""
+    if metric == "reward":
+        return "which is what the policy is trained on: name what tells whether it is right"
+    is_known = column in by_column or column in METRICS or column == "kl"
+    if is_known and is_higher_better(metric, metrics) is None:
+        way_out = f"give it a bound, such as `{metric} <= 5`"
+        if any(config.column == column and config.name == "score" for config in metrics):
+            way_out += ", or set `better` of the metric"
+        return f"of which neither direction is known to be better: {way_out}"
+    return ""
 
 
 def best_metric_mistakes(best_metric: str, metrics: Sequence[MetricConfig]) -> list[str]:

@@ -11,13 +11,19 @@ from functools import partial
 
 from fgrlhf.evaluators import Rouge, RougeLsum
 from fgrlhf.metrics import overlap
-from fgrlhf.metrics.base import CountedMetric, NamedMetric, ReferenceMetric, TextMetric
+from fgrlhf.metrics.base import (
+    CountedMetric,
+    NamedMetric,
+    PromptMetric,
+    ReferenceMetric,
+    TextMetric,
+)
 from fgrlhf.metrics.config import MetricConfig
 from fgrlhf.metrics.scripts import bleu_tokenizer, ter_tokenizer
 from fgrlhf.reward_models.prefix import PrefixFn, text_prefix
 from fgrlhf.reward_utils import load_segmenter
 from fgrlhf.scorers.base import RewardContext
-from fgrlhf.words import count_words, distinct, msttr, repetition
+from fgrlhf.words import copying, count_words, distinct, msttr, repetition
 
 
 def build_metrics(
@@ -118,6 +124,7 @@ _BUILDERS: dict[str, Callable[[MetricConfig], NamedMetric]] = {
     "distinct1": partial(_distinct, n=1),
     "distinct2": partial(_distinct, n=2),
     "distinct3": partial(_distinct, n=3),
+    "copying": lambda config: PromptMetric(config, partial(copying, n=config.n or 4)),
     "repetition": lambda config: TextMetric(config, partial(repetition, n=config.n or 4)),
     "msttr": lambda config: TextMetric(config, partial(msttr, n=config.n or 50)),
     "cider": _cider,

@@ -26,6 +26,10 @@ REWARD_CURVES = {
     "weight/": "Weight of {}",
     "constraint/": "{}: the value that its bound is about",
 }
+GUARD = (
+    "How far a monitor of train.guard is beyond what is allowed, in halves of its 95% interval on"
+    " dev: above 1.5 is an alarm, above 0.5 a policy is not saved as the best."
+)
 EVERY_STEP = "Faint: every training step; bold: moving average."
 INTERVALS = "Vertical bars: 95% intervals over the dev prompts, where the run logged them."
 OWN_UNITS = (
@@ -54,6 +58,7 @@ def learning_curves(outputs: Outputs, naming: Naming) -> list[Group]:
     groups.append(_policy_curves(runs, naming))
     groups.append(_dev_curves(runs, naming))
     groups.append(_dev_rewards(runs, naming))
+    groups.append(_guard(runs, naming))
     return [group for group in groups if group.charts]
 
 
@@ -101,6 +106,31 @@ def _dev_rewards(runs: Sequence[Run], naming: Naming) -> Group:
             charts.append(_chart(title, "eval/reward", [run], naming, marks=True))
     note = f"{INTERVALS} Each run has the reward that it was trained on. {OWN_UNITS}"
     return _group("Total reward on dev prompts", note, runs, charts, naming)
+
+
+def _guard(runs: Sequence[Run], naming: Naming) -> Group:
+    """A chart for each monitor of a guard, and the alarms in words."""
+    charts = []
+    for key in _logged(runs):
+        if key.startswith("guard/"):
+            title = naming.display.metric(key.removeprefix("guard/"))
+            charts.append(_chart(title, key, runs, naming, marks=True))
+    notes = [GUARD, *(f"{naming.display.name(run.name)}: {_alarms(run)}." for run in runs)]
+    return _group("Guard", " ".join(notes), runs, charts, naming)
+
+
+def _alarms(run: Run) -> str:
+    """The alarms of a run, and where each led."""
+    texts = []
+    before = 0
+    for row in run.metrics:
+        alarms = row.get("guard_alarms", before)
+        if alarms > before:
+            restored = row.get("guard_restored")
+            back = "" if restored is None else f", back to the policy of step {restored}"
+            texts.append(f"alarm at step {row['step']}{back}")
+        before = alarms
+    return "; ".join(texts) or "no alarm"
 
 
 def _chart(title: str, key: str, runs: Sequence[Run], naming: Naming, marks: bool = False) -> Chart:

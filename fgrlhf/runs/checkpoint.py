@@ -190,6 +190,34 @@ def load_best_weights(trainer) -> None:
     trainer.accelerator.wait_for_everyone()  # before the first process removes the folder
 
 
+def load_best(trainer) -> None:
+    """Load the weights and the optimiser of the best checkpoint. Every process calls it.
+
+    Raises:
+      UserError: the checkpoint is damaged.
+    """
+    folder = trainer.folder / "checkpoints" / f"step-{trainer.best['step']}"
+    state = _verified_state(folder)
+    if state is None:
+        raise UserError(
+            f"{folder}, the best policy so far, is missing or damaged, so training cannot go on"
+            " from it. Start a new run with another logging.save_dir"
+        )
+    _load_model(trainer, folder, state)
+
+
+def _load_model(trainer, folder: Path, state: dict) -> None:
+    """Load the weights and the optimiser of a verified checkpoint."""
+    load_weights(trainer.module, load_file(str(folder / "model.safetensors")))
+    load_optimizer(
+        trainer.optimizer,
+        load_file(str(folder / "optimizer.safetensors")),
+        state["optimizer_groups"],
+    )
+    if trainer.average is not None:
+        trainer.average.load(load_file(str(folder / AVERAGE)))
+
+
 def steps_to_keep(steps: Sequence[int], best: int | None) -> set[int]:
     """Of checkpoints at `steps` (ascending): the last and the best, filled up with the newest.
 
@@ -233,18 +261,11 @@ def load_latest(trainer) -> bool:
         _check_same_run(trainer, state, folder)
         with stop_together(trainer.accelerator):
             _check_same_inputs(trainer, state, folder)
-        load_weights(trainer.module, load_file(str(folder / "model.safetensors")))
-        load_optimizer(
-            trainer.optimizer,
-            load_file(str(folder / "optimizer.safetensors")),
-            state["optimizer_groups"],
-        )
-        if trainer.average is not None:
-            trainer.average.load(load_file(str(folder / AVERAGE)))
+        _load_model(trainer, folder, state)
         trainer.restore(state)
         has_pending = PENDING in state["sha256"]
         trainer.restore_pending(load_file(str(folder / PENDING)) if has_pending else {})
-        if not trainer.best_is_checkpoint:
+        if trainer.has_best_folder:
             _check_best(trainer)
         if trainer.accelerator.is_main_process:
             # A process that was killed between writing a checkpoint and removing the oldest one

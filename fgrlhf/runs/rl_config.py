@@ -5,11 +5,13 @@ unread keys only cause a note at the start, because a single setting enables the
 algorithms (`RLConfig.unused_settings`), and those of a disabled tracker (`LoggingConfig.notes`).
 """
 
+import math
 import os
-from collections.abc import Mapping
-from dataclasses import replace
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -50,6 +52,7 @@ from fgrlhf.metrics.config import (
     EvaluationMetrics,
     best_metric_mistakes,
     models_of,
+    unwatchable,
 )
 from fgrlhf.metrics.pooled import NOT_REWARDS
 from fgrlhf.rewards.kind import RewardKind
@@ -121,6 +124,90 @@ class EnvConfig(StrictModel):
     )
 
 
+_MONITOR = re.compile(r"(?P<metric>[^\s<>=]+)\s*(?:(?P<sign>[<>]=)\s*(?P<bound>\S+))?")
+
+
+@dataclass(frozen=True)
+class Monitor:
+    """What the guard watches: a metric that must not fall while the reward rises, or its bound.
+
+    Args:
+      metric: of dev, or of a training step.
+      bound: None: it must not fall.
+      is_lower: whether the bound is the lowest value, rather than the highest.
+    """
+
+    metric: str
+    bound: float | None = None
+    is_lower: bool = True
+
+    @classmethod
+    def parse(cls, text: str) -> "Monitor":
+        """Read `metric`, `metric >= number` or `metric <= number`.
+
+        Raises:
+          ValueError: the text is none of them.
+        """
+        match = _MONITOR.fullmatch(text.strip())
+        bound = match and match["bound"]
+        if match is None or (bound and not is_finite(bound)):
+            raise ValueError(
+                f"`{shorten(text, 60)}` is neither the name of a metric nor a bound such as"
+                " `length >= 40` or `kl <= 5`"
+            )
+        return cls(match["metric"], float(bound) if bound else None, match["sign"] != "<=")
+
+    def __str__(self) -> str:
+        if self.bound is None:
+            return self.metric
+        return f"{self.metric} {'>=' if self.is_lower else '<='} {self.bound:g}"
+
+
+def is_finite(text: str) -> bool:
+    """Whether a text is a finite number."""
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+class GuardConfig(StrictModel):
+    """The section `train.guard`: what to do when the policy exploits its reward."""
+
+    on: Annotated[list[str], Field(min_length=1)] = Field(
+        description=(
+            "dev metrics that must not fall while the reward rises, and bounds such as"
+            " `length >= 40` or `kl <= 5`"
+        )
+    )
+    restore: Literal["best"] | None = Field(
+        default="best", description="on an alarm, go on from the best policy; null: from this one"
+    )
+    lr: float = Field(
+        default=0.5, gt=0, le=1, description="on an alarm, both learning rates are multiplied by it"
+    )
+    kl_coef: float = Field(
+        default=2.0, ge=1, le=1e6, description="on an alarm, algorithm.kl.coef is multiplied by it"
+    )
+    tries: NonNegativeCount = Field(default=3, description="alarms after which the run goes on")
+
+    @model_validator(mode="after")
+    def _monitors_can_be_read(self):
+        mistakes = []
+        for i, text in enumerate(self.on):
+            try:
+                Monitor.parse(text)
+            except ValueError as error:
+                mistakes.append((f"on[{i}]", str(error)))
+        refuse(mistakes)
+        return self
+
+    @property
+    def monitors(self) -> list[Monitor]:
+        """What is watched, each once."""
+        return list(dict.fromkeys(Monitor.parse(text) for text in self.on))
+
+
 class RLTrainConfig(PolicyTrainConfig):
     """The section `train` of RL."""
 
@@ -160,6 +247,26 @@ class RLTrainConfig(PolicyTrainConfig):
     average_microbatches: bool = Field(
         default=True, description="false: sum the losses of micro-batches, as published (D6)"
     )
+    guard: GuardConfig | None = Field(
+        default=None,
+        description="watch for a policy that exploits its reward: docs/rewards.md, A guard",
+    )
+
+    def size_notes(
+        self, episodes_per_step: int, total_steps: int, warmup_steps: int
+    ) -> Iterator[str]:
+        """What a user may not expect of the sizes of a step."""
+        episodes = total_steps * episodes_per_step
+        if episodes > self.total_episodes:
+            yield (
+                f"note: a step has {episodes_per_step} episodes, so the run has {episodes}"
+                f" instead of train.total_episodes={self.total_episodes}"
+            )
+        if self.n_critic_warmup_steps + warmup_steps >= total_steps:
+            yield (
+                f"note: the learning rate warms up over train.warmup_steps={self.warmup_steps:g}"
+                f" steps of {total_steps}: it never reaches train.lr"
+            )
 
 
 class RLEvaluationConfig(PolicyEvaluationConfig):
@@ -214,7 +321,31 @@ class RLConfig(RunConfig):
             *self.algorithm.mistakes(self._settings_for_the_algorithm()),
             *self._sampler_mistakes(),
             *best_metric_mistakes(self.evaluation.metric, self.evaluation_metrics),
+            *self._guard_mistakes(),
         ]
+
+    def _guard_mistakes(self) -> list[str]:
+        """Monitors and settings with which a guard could not work."""
+        guard = self.train.guard
+        if guard is None:
+            return []
+        mistakes = []
+        for monitor in guard.monitors:
+            reason = unwatchable(monitor.metric, monitor.bound, self.evaluation_metrics)
+            if reason:
+                mistakes.append(f"train.guard.on has `{monitor.metric}`, {reason}")
+        if guard.kl_coef > 1 and self.algorithm.kl.coef == 0:
+            mistakes.append(
+                f"train.guard.kl_coef={guard.kl_coef:g} multiplies algorithm.kl.coef, which is 0:"
+                " set train.guard.kl_coef=1, or a coefficient above 0"
+            )
+        every, save_every = self.evaluation.every_steps, self.train.save_every_steps
+        if save_every and (every is None or every % save_every):
+            mistakes.append(
+                "train.guard needs a checkpoint of each policy that is evaluated: leave out"
+                f" train.save_every_steps={save_every}, or set evaluation.every_steps to a multiple"
+            )
+        return mistakes
 
     def _settings_for_the_algorithm(self) -> RunSettings:
         generation = self.model.train_generation_kwargs
