@@ -376,6 +376,7 @@ def test_empty_responses_score_lowest_or_do_not_apply(language_model):
         "distinct2": None,
         "distinct3": None,
         "repetition": None,
+        "copying": None,
         "perplexity": None,
         "msttr": None,
         "parent": None,  # the row has no table
