@@ -13,11 +13,12 @@ from fgrlhf.configs.strict import validate
 from fgrlhf.guard import FALL, MOST, Guard, fall
 from fgrlhf.metrics.config import MetricConfig
 from fgrlhf.metrics.summary import summarize
+from fgrlhf.paired_stats import paired_interval
 from fgrlhf.policy_trainer import DevResults
 from fgrlhf.reward import CombinedReward
 from fgrlhf.runs import checkpoint
 from fgrlhf.runs.rl_config import GuardConfig, Monitor
-from fgrlhf.stats import Interval, mean_interval, paired_interval
+from fgrlhf.stats import Interval, mean_interval
 
 
 def results_of(**columns) -> DevResults:
