@@ -23,6 +23,7 @@ from fgrlhf.algorithms.metrics import (
 )
 from fgrlhf.algorithms.protocol import Algorithm, check_returned
 from fgrlhf.algorithms.registry import algorithm_class
+from fgrlhf.alignment import segment_starts
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.seeds import derive_seed
 from fgrlhf.kernels.copies import keep_copies
