@@ -153,8 +153,7 @@ class MetricConfig(StrictModel):
         ge=1,
         le=1000,
         description=(
-            "repetition, copying: words of an n-gram, null: 4;"
-            " msttr: words of a segment, null: 50"
+            "repetition, copying: words of an n-gram, null: 4; msttr: words of a segment, null: 50"
         ),
     )
     references: FilePath | None = Field(
