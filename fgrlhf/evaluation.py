@@ -110,6 +110,8 @@ class PolicyResponder:
             response.ids_BT,
             response.mask_BT,
         )
+        if response.support_BTW is not None:
+            batch = (*batch, response.support_BTW)
         logprobs_BT = response.logprobs_BT
         under_bf16 = torch.is_autocast_enabled(self.policy.device.type)
         if under_bf16 or self.policy.model.dtype != torch.float32:

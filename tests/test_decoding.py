@@ -6,7 +6,7 @@ from torch import Tensor
 
 from fgrlhf.configs.sections import Sampling
 from fgrlhf.models import decoding
-from fgrlhf.models.decoding import CANDIDATES, decode, draw, log_kept_mass
+from fgrlhf.models.decoding import CANDIDATES, allowed_next, decode, draw, log_kept_mass
 
 V = 5000
 ROWS = 200
@@ -21,6 +21,9 @@ def kept_tokens(logits_V: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
     probs = logits_V[order_V].softmax(-1) if sampling.top_k else logits_V.softmax(-1)[order_V]
     if sampling.top_p is not None:
         kept = probs.cumsum(-1) - probs < sampling.top_p
+        order_V, probs = order_V[kept], probs[kept]
+    if sampling.min_p is not None:
+        kept = probs >= sampling.min_p * probs[0]
         order_V, probs = order_V[kept], probs[kept]
     return order_V, probs
 
@@ -44,6 +47,8 @@ SAMPLINGS = [
     Sampling(1, top_p=0.3, temperature=0.7),
     Sampling(1, top_k=20),
     Sampling(1, top_k=300, top_p=0.8),
+    Sampling(1, min_p=0.2),
+    Sampling(1, top_k=300, top_p=0.8, min_p=0.05, temperature=0.7),
 ]
 
 
@@ -75,6 +80,9 @@ def test_the_kept_probability_by_hand():
     assert kept(top_p=0.5) == pytest.approx(0.7)  # .4 is less than .5
     assert kept(top_p=0.1) == pytest.approx(0.4)  # the first token is always kept
     assert kept(top_k=3, top_p=0.7) == pytest.approx(0.7)  # .4 / .9 is less than .7, .7 / .9 is not
+    assert kept(min_p=0.6) == pytest.approx(0.7)  # .3 is at least .6 * .4, .2 is not
+    assert kept(min_p=0.99) == pytest.approx(0.4)
+    assert kept(top_p=0.5, min_p=0.01) == pytest.approx(0.7)  # the smaller of both sets
     assert kept(top_k=1, temperature=0.5) == pytest.approx(0.16 / 0.30)  # p^2, normalised
 
 
@@ -89,6 +97,24 @@ def test_the_kept_probability_is_that_of_a_sorted_vocabulary(sampling, scale):
         one_token = float(probs_V[tokens[-1]])  # rounding may decide whether it is kept
         expected = float(probs_V[tokens].sum())
         assert kept == pytest.approx(expected, abs=1.01 * one_token + 1e-5)
+
+
+def test_forbidden_tokens_by_hand():
+    ids_BT = torch.tensor([[3, 4, 3], [5, 5, 5], [1, 2, 4]])
+    end = [0]
+
+    def forbidden(**settings) -> list[list[int]]:
+        allowed_BV = allowed_next(ids_BT, 8, Sampling(9, **settings), end)
+        return [(~allowed_V).nonzero()[:, 0].tolist() for allowed_V in allowed_BV]
+
+    assert forbidden(min_new_tokens=4) == [[0]] * 3  # the fourth token
+    assert forbidden(min_new_tokens=3) == [[]] * 3
+    assert forbidden(no_repeat_ngram_size=1) == [[3, 4], [5], [1, 2, 4]]
+    assert forbidden(no_repeat_ngram_size=2) == [[4], [5], []]  # 3 4 and 5 5 are there
+    assert forbidden(no_repeat_ngram_size=3) == [[], [5], []]
+    assert forbidden(no_repeat_ngram_size=4) == [[]] * 3
+    assert forbidden(no_repeat_ngram_size=2, min_new_tokens=9) == [[0, 4], [0, 5], [0]]
+    assert allowed_next(ids_BT[:, :0], 8, Sampling(9, no_repeat_ngram_size=1), end).all()
 
 
 def test_only_rows_that_need_more_candidates_sort_more(monkeypatch):

@@ -241,7 +241,9 @@ def refused(tree: dict, model=QAConfig) -> list[str]:
     return []
 
 
-@pytest.mark.parametrize("key, value", [("temperature", 0.7), ("top_k", 20), ("top_p", 0.9)])
+@pytest.mark.parametrize(
+    "key, value", [("temperature", 0.7), ("top_k", 20), ("top_p", 0.9), ("min_p", 0.1)]
+)
 def test_a_key_that_nothing_reads_is_refused(key, value):
     def changed(value):
         tree = with_current_keys(published("fine_grained"))
@@ -384,6 +386,26 @@ def test_nlpo_masks_sampled_tokens_and_refuses_beam_search():
     assert "set num_beams=1 and do_sample=true, or use algorithm.name=ppo" in line
 
 
+def test_a_least_length_is_refused_where_it_is_no_part_of_the_policy(tmp_path):
+    key = "model.train_generation_kwargs.min_new_tokens"
+    tree = published("fine_grained")
+    tree["model"]["policy_model"] = POLICY | sampled(min_new_tokens=20)
+    assert refused(tree) == [] and validate(QAConfig, tree, "c").train_sampling.is_constrained
+    server = {"kind": "vllm", "url": "http://localhost:1", "sync_dir": str(tmp_path / "sync")}
+    lines = refused(tree | {"sampler": server})
+    assert any(line.startswith(f"{key} is 20, but the server") for line in lines)
+    del tree["ppo"]
+    (line,) = refused(tree | {"algorithm": {"name": "nlpo"}})
+    assert line.startswith(f"{key} is 20, but the log-probabilities") and f"set {key}=0" in line
+    tree["model"]["policy_model"] = POLICY | sampled(min_new_tokens=200)
+    (line,) = refused(tree)
+    assert line.startswith(f"{key}: it is 200, but max_generated_len is 200, so no response")
+    beams = {"num_beams": 2, "no_repeat_ngram_size": 3}
+    tree["model"]["policy_model"] = {**POLICY, "eval_generation_kwargs": beams}
+    (line,) = refused(tree)
+    assert "eval_generation_kwargs.no_repeat_ngram_size: 3 is not read, since num_beams" in line
+
+
 def test_logprobs_of_what_is_left_are_refused_where_it_is_unknown(tmp_path):
     tree = published("fine_grained")
     tree["env"]["logprob_truncated"] = True
@@ -391,7 +413,7 @@ def test_logprobs_of_what_is_left_are_refused_where_it_is_unknown(tmp_path):
     assert validate(QAConfig, tree, "c").train_sampling.with_support
     server = {"kind": "vllm", "url": "http://localhost:1", "sync_dir": str(tmp_path / "sync")}
     lines = refused(tree | {"sampler": server})
-    assert any("does not tell which tokens top_k and top_p left" in line for line in lines)
+    assert any("does not tell which tokens could be drawn" in line for line in lines)
     del tree["ppo"]
     (line,) = refused(tree | {"algorithm": {"name": "nlpo"}})
     assert "algorithm.name=nlpo have a mask of their own: set env.logprob_truncated=false" in line

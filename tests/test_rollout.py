@@ -223,6 +223,58 @@ def test_logprobs_over_the_tokens_that_could_be_drawn(kind):
     torch.testing.assert_close(start.logprobs_BT, start.ref_logprobs_BT, atol=1e-6, rtol=0)
 
 
+CONSTRAINED = Sampling(8, temperature=0.7, top_k=5, min_new_tokens=4, no_repeat_ngram_size=1)
+
+
+@pytest.mark.parametrize("with_support", [False, True])
+@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+def test_logprobs_of_a_policy_that_may_not_repeat_or_end(kind, with_support):
+    """Sampled, scored and by hand they are the same, with the truncation or without."""
+    model = actor_critic(kind)
+    model.policy.model.generation_config.eos_token_id = ends = [1, 4, 7, 10, 13, 16, 19]
+    sampling = replace(CONSTRAINED, with_support=with_support)
+    seeds = response_seeds(0, step=3, first_prompt=0, num_prompts=3, num_samples=2)
+    rollout = collect(model, model.policy, PROMPTS, sampling, 2, seeds, temperature=0.7)
+    response = model.policy.generate(*model.policy.encode(PROMPTS), sampling, seeds, 2, 0.7)
+    assert response.support_BTW is not None
+    torch.testing.assert_close(response.logprobs_BT, rollout.logprobs_BT)
+    torch.testing.assert_close(rollout.ref_logprobs_BT, rollout.logprobs_BT)
+    batch = (rollout.prompt_ids_BP, rollout.prompt_mask_BP)
+    batch = (*batch, rollout.response_ids_BT, rollout.response_mask_BT)
+    with torch.no_grad():
+        logits_BTV = model.policy.project(model.policy.hidden(*batch)) / 0.7
+    lengths = rollout.response_mask_BT.sum(1).tolist()
+    assert min(lengths) >= 5  # four tokens and an end
+    for b, length in enumerate(lengths):
+        ids = rollout.response_ids_BT[b, :length].tolist()
+        assert len(set(ids)) == length
+        for t in range(length):
+            forbidden = [*ids[:t], *(ends if t < 4 else [])]
+            logits_V = logits_BTV[b, t].index_fill(0, torch.tensor(forbidden).long(), -torch.inf)
+            if with_support:
+                least = logits_V.topk(5).values[-1]
+                logits_V = logits_V.masked_fill(logits_V < least, -torch.inf)
+            expected = logits_V.log_softmax(0)[ids[t]]
+            torch.testing.assert_close(rollout.logprobs_BT[b, t], expected)
+
+
+def test_constrained_responses_are_those_of_transformers():
+    """But for its decoder's start, which is a token of n-grams there: the third prompt's."""
+    policy = tiny.policy("t5").eval()
+    policy.model.generation_config.eos_token_id = list(range(1, 20))
+    sampling = Sampling(8, do_sample=False, min_new_tokens=4, no_repeat_ngram_size=2)
+    ids_GP, mask_GP = policy.encode(PROMPTS[:2])
+    response = policy.generate(ids_GP, mask_GP, sampling)
+    constraints = {"min_new_tokens": 4, "no_repeat_ngram_size": 2, "do_sample": False}
+    output = policy.model.generate(
+        input_ids=ids_GP, attention_mask=mask_GP, max_new_tokens=8, **constraints
+    )
+    expected_BT = output[:, 1 : 1 + response.ids_BT.shape[1]]  # without the decoder's start
+    assert torch.equal(response.ids_BT * response.mask_BT, expected_BT * response.mask_BT)
+    free = policy.generate(ids_GP, mask_GP, Sampling(8, do_sample=False))
+    assert free.mask_BT.sum() < response.mask_BT.sum()
+
+
 def test_collect_with_an_empty_and_a_cut_response():
     model = actor_critic("t5")
     prompt = model.policy.encode(["a dog sees"])

@@ -137,6 +137,7 @@ def describe(
     model: type[BaseModel],
     prefix: str = "",
     described_kinds: DescribedKinds | None = None,
+    defaults: Any = None,
 ) -> list[str]:
     """One line per key: path, type, default, meaning.
 
@@ -146,6 +147,7 @@ def describe(
     Args:
       prefix: of the paths.
       described_kinds: places so far; the function adds to it.
+      defaults: the section with its defaults at this place; None: those of its class.
     """
     described_kinds = {} if described_kinds is None else described_kinds
     lines = []
@@ -159,7 +161,10 @@ def describe(
         elif sections:
             if not field.is_required() and field.default is None or container is list:
                 lines.append(_line(path, field, "section"))
-            lines += describe(sections[0], f"{below}.", described_kinds)
+            lines += describe(sections[0], f"{below}.", described_kinds, field.default)
+        elif isinstance(defaults, model) and name in defaults.model_fields_set:
+            shown = FieldInfo.merge_field_infos(field, default=getattr(defaults, name))
+            lines.append(_line(path, shown, _type_name(field.annotation)))
         else:
             lines.append(_line(path, field, _type_name(field.annotation)))
     return lines

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from fgrlhf.configs.strict import (
     BatchSize,
@@ -112,17 +112,29 @@ class Sampling:
     top_p: float | None = None  # None: the whole vocabulary
     num_beams: int = 1
     with_support: bool = False  # whether a response tells which tokens could be drawn
+    min_p: float | None = None  # None: the whole vocabulary
+    min_new_tokens: int = 0  # before which no response ends
+    no_repeat_ngram_size: int = 0  # 0: any n-gram may be repeated
 
     @property
     def is_truncated(self) -> bool:
-        """Whether some tokens are never drawn."""
-        return self.do_sample and bool(self.top_k or self.top_p is not None)
+        """Whether improbable tokens are never drawn."""
+        is_cut = self.top_k or self.top_p is not None or self.min_p is not None
+        return self.do_sample and bool(is_cut)
+
+    @property
+    def is_constrained(self) -> bool:
+        """Whether some tokens are forbidden, however probable."""
+        return bool(self.min_new_tokens or self.no_repeat_ngram_size)
 
 
 class GenerationConfig(StrictModel):
-    """How responses are sampled in training."""
+    """How responses are sampled, in training and in evaluations."""
 
-    do_sample: bool = Field(default=True, description="false: take the most probable response")
+    do_sample: bool = Field(
+        default=True,
+        description="false, the default of evaluations: take the most probable response",
+    )
     top_k: NonNegativeCount | None = Field(
         default=None, description="sample from the k most probable tokens; null: from all"
     )
@@ -131,6 +143,21 @@ class GenerationConfig(StrictModel):
         gt=0,
         le=1,
         description="sample from the smallest set of tokens with this probability; null: from all",
+    )
+    min_p: float | None = Field(
+        default=None,
+        gt=0,
+        lt=1,
+        description=(
+            "sample from the tokens with at least this share of the largest probability; null: from"
+            " all"
+        ),
+    )
+    min_new_tokens: NonNegativeCount = Field(
+        default=0, description="no response ends before this many tokens"
+    )
+    no_repeat_ngram_size: NonNegativeCount = Field(
+        default=0, description="n: no response has the same n tokens twice; 0: any may"
     )
     temperature: Temperature = Field(default=1.0, description="divides the logits before sampling")
     num_beams: int = Field(
@@ -149,11 +176,14 @@ class GenerationConfig(StrictModel):
                 "top_k=1 leaves only the most probable token, so nothing is sampled: set"
                 " do_sample=false without top_k, or a larger top_k"
             )
+        if self.num_beams > 1:
+            way_out = "since num_beams is above 1 and beams are free: leave it out, or num_beams"
+            refuse(unread_keys(self, ["min_new_tokens", "no_repeat_ngram_size"], way_out))
         if not self.do_sample:
             refuse(
                 unread_keys(
                     self,
-                    ["top_k", "top_p", "temperature"],
+                    ["top_k", "top_p", "min_p", "temperature"],
                     "since do_sample is false and the most probable response is taken: set"
                     " do_sample=true, or leave it out",
                 )
@@ -169,13 +199,14 @@ class GenerationConfig(StrictModel):
             self.top_k or 0,
             self.top_p,
             self.num_beams,
+            min_p=self.min_p,
+            min_new_tokens=self.min_new_tokens,
+            no_repeat_ngram_size=self.no_repeat_ngram_size,
         )
 
 
-class EvalGenerationConfig(GenerationConfig):
-    """How responses are generated in evaluations."""
-
-    do_sample: bool = Field(default=False, description="false: take the most probable response")
+def _greedy_by_default(section: Any) -> Any:
+    return {"do_sample": False, **section} if isinstance(section, dict) else section
 
 
 class PolicyConfig(ModelConfig):
@@ -199,7 +230,26 @@ class PolicyConfig(ModelConfig):
             " response, such as NLLB's target language deu_Latn; null: those saved with the model"
         ),
     )
-    eval_generation_kwargs: EvalGenerationConfig = EvalGenerationConfig()
+    eval_generation_kwargs: Annotated[GenerationConfig, BeforeValidator(_greedy_by_default)] = (
+        GenerationConfig(do_sample=False)
+    )
+
+    @model_validator(mode="after")
+    def _responses_can_end(self):
+        mistakes = []
+        for name, value in self:
+            if (
+                isinstance(value, GenerationConfig)
+                and value.min_new_tokens >= self.max_generated_len
+            ):
+                reason = (
+                    f"it is {value.min_new_tokens}, but max_generated_len is"
+                    f" {self.max_generated_len}, so no response could end: lower the former or"
+                    " raise the latter"
+                )
+                mistakes.append((f"{name}.min_new_tokens", reason))
+        refuse(mistakes)
+        return self
 
     @property
     def eval_sampling(self) -> Sampling:

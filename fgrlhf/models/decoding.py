@@ -1,13 +1,17 @@
 """Sampling responses token by token, from any model that provides a `Steps` object.
 
-top_k and top_p leave a set S of tokens, the support, and samples come from
+top_k, top_p and min_p leave a set S of tokens, the support, and samples come from
 
     pi_S(a | x) = pi(a | x) / sum_(v in S) pi(v | x)    for a in S, else 0
 
 Under samples of pi_S, E[grad log pi_S] is 0, but E[grad log pi] is not: the policy gradient then
-has a part that does not depend on the rewards. An update changes the tokens that top_k and top_p
+has a part that does not depend on the rewards. An update changes the tokens that these
 would leave, so S is recorded while sampling and stays the same in every epoch (arXiv 2512.02556,
 section 3.1).
+
+min_new_tokens and no_repeat_ngram_size forbid tokens because of those before them. They are part of
+the policy: log-probabilities are always normalised over what they allow, which is recorded in the
+same way.
 
 W: the bytes of a recorded set, a bit per token. Token v is bit v % 8 of byte v // 8.
 """
@@ -69,7 +73,7 @@ def draw(
 
     The tokens are sorted by descending probability. The drawn token is the first one whose
     cumulative probability exceeds u * s: u is the row's number in `uniform_B`, and s the total
-    probability of the tokens that top_k and top_p allow.
+    probability of the tokens that top_k, top_p and min_p allow.
 
     So a sample depends only on its own number, not on the rows of its batch, the process or the
     device's random state. A data-parallel run draws the same samples as a single process, and a
@@ -91,7 +95,7 @@ def draw(
     if sampling.top_k and sampling.top_k < V:
         logits_BC, ids_BC = torch.topk(logits_BV, sampling.top_k, dim=-1)
         probs_BC = torch.softmax(logits_BC, -1)
-        choice_B, _, in_set_BC = _choose(probs_BC, sampling.top_p, uniform_B, True)
+        choice_B, _, in_set_BC = _choose(probs_BC, sampling, uniform_B, True)
         if support_BV is not None:
             support_BV.zero_().scatter_(-1, ids_BC, in_set_BC)
         return ids_BC.gather(-1, choice_B[:, None])[:, 0]
@@ -106,7 +110,7 @@ def draw(
         C = min(C, V)
         logits_RC, ids_RC = torch.topk(logits_RV, C, dim=-1)
         probs_RC = torch.exp(logits_RC - logsumexp_R[:, None])
-        choice_R, decided_R, in_set_RC = _choose(probs_RC, sampling.top_p, uniform_R, C == V)
+        choice_R, decided_R, in_set_RC = _choose(probs_RC, sampling, uniform_R, C == V)
         # The next round replaces the token of a row that is not decided. Selecting the decided rows
         # here would make the program wait for the GPU.
         drawn_B[open_rows] = ids_RC.gather(-1, choice_R[:, None])[:, 0]
@@ -127,7 +131,7 @@ def _divided(logits_BV: Tensor, temperature: float) -> Tensor:
 
 
 def _choose(
-    probs_BC: Tensor, top_p: float | None, uniform_B: Tensor, is_everything: bool
+    probs_BC: Tensor, sampling: Sampling, uniform_B: Tensor, is_everything: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Draw among the C most probable tokens.
 
@@ -144,50 +148,67 @@ def _choose(
     reached_B = cumulative_BC[:, -1]  # the probability of all candidates together
     # Instead of normalising the probabilities of the tokens that may be drawn, scale the random
     # number to their sum: target_B.
-    if top_p is None:
+    if sampling.top_p is None and sampling.min_p is None:
         # The sum is 1 over the vocabulary, or that of the candidates if no other may be drawn.
         sum_B = reached_B if is_everything else torch.ones_like(reached_B)
         target_B = uniform_B * sum_B
         decided_B = reached_B > target_B
     else:
-        cumulative_BC = _cumulative_in_set(probs_BC, top_p)
+        cumulative_BC = _cumulative_in_set(probs_BC, sampling)
         in_set_BC = cumulative_BC > 0
         target_B = uniform_B * cumulative_BC.amax(-1)
-        decided_B = reached_B >= top_p  # the whole set is among the candidates
+        decided_B = _has_whole_set(probs_BC, sampling)
     choice_B = (cumulative_BC > target_B[:, None]).int().argmax(-1)
     return choice_B, decided_B | is_everything, in_set_BC
 
 
-def _cumulative_in_set(probs_BC: Tensor, top_p: float) -> Tensor:
-    """Cumulative probabilities of the tokens that top_p allows, in descending order; 0 elsewhere.
+def _cumulative_in_set(probs_BC: Tensor, sampling: Sampling) -> Tensor:
+    """Cumulative probabilities of the tokens that are allowed, in descending order; 0 elsewhere.
 
-    They are the smallest set whose probability reaches top_p: everything before a member is less.
+    top_p allows the smallest set whose probability reaches it: everything before a member is less.
+    min_p allows the tokens with at least this share of the largest probability (Nguyen et al. 2024,
+    arXiv 2407.01082). Of both, the smaller set remains.
     """
     cumulative_BC = probs_BC.cumsum(-1)
-    in_set_BC = cumulative_BC - probs_BC < top_p
+    in_set_BC = torch.ones_like(probs_BC, dtype=torch.bool)
+    if sampling.top_p is not None:
+        in_set_BC &= cumulative_BC - probs_BC < sampling.top_p
+    if sampling.min_p is not None:
+        in_set_BC &= probs_BC >= sampling.min_p * probs_BC[..., :1]
     return torch.where(in_set_BC, cumulative_BC, cumulative_BC.new_zeros(()))
 
 
+def _has_whole_set(probs_BC: Tensor, sampling: Sampling) -> Tensor:
+    """Whether all tokens that top_p and min_p allow are among the candidates of a row."""
+    has_all_B = torch.zeros_like(probs_BC[:, 0], dtype=torch.bool)
+    if sampling.top_p is not None:
+        has_all_B |= probs_BC.sum(-1) >= sampling.top_p
+    if sampling.min_p is not None:
+        has_all_B |= probs_BC[:, -1] < sampling.min_p * probs_BC[:, 0]
+    return has_all_B
+
+
 def log_kept_mass(logits_NV: Tensor, sampling: Sampling) -> Tensor:
-    """log_kept_mass_N, the log of the total probability of the tokens that top_k and top_p keep.
+    """log_kept_mass_N, the log of the total probability of the tokens that sampling keeps.
 
         log_kept_mass = log sum_(v in S) p_v,   p = softmax(z / tau)
 
     S has the top_k most probable tokens and, of these, the smallest set that has the share top_p of
-    their probability. The distribution from which `draw` samples is p_v / exp(log_kept_mass) in S.
+    their probability, without those that min_p leaves out. The distribution from which `draw`
+    samples is p_v / exp(log_kept_mass) in S.
     """
     logits_NV = logits_NV.float() / sampling.temperature
     total_N = logits_NV.logsumexp(-1)
     if 0 < sampling.top_k < logits_NV.shape[-1]:
         logits_NV = torch.topk(logits_NV, sampling.top_k, dim=-1).values
     log_kept_mass_N = logits_NV.logsumexp(-1) - total_N
-    if sampling.top_p is not None:
-        log_kept_mass_N += _share_in_set(torch.softmax(logits_NV, -1), sampling.top_p).log()
+    if sampling.top_p is not None or sampling.min_p is not None:
+        log_kept_mass_N += _share_in_set(torch.softmax(logits_NV, -1), sampling).log()
     return log_kept_mass_N
 
 
-def _share_in_set(probs_NC: Tensor, top_p: float) -> Tensor:
-    """share_N, the total probability of the tokens that top_p allows.
+def _share_in_set(probs_NC: Tensor, sampling: Sampling) -> Tensor:
+    """share_N, the total probability of the tokens that top_p and min_p allow.
 
     Like `draw`, it sorts more tokens only for the rows that need them.
     """
@@ -196,11 +217,33 @@ def _share_in_set(probs_NC: Tensor, top_p: float) -> Tensor:
     open_rows = torch.arange(len(probs_NC), device=probs_NC.device)
     for candidates in (*CANDIDATES, C):
         probs_RC = torch.topk(probs_NC[open_rows], min(candidates, C), dim=-1).values
-        share_N[open_rows] = _cumulative_in_set(probs_RC, top_p).amax(-1)
-        open_rows = open_rows[probs_RC.sum(-1) < top_p]
+        share_N[open_rows] = _cumulative_in_set(probs_RC, sampling).amax(-1)
+        open_rows = open_rows[~_has_whole_set(probs_RC, sampling)]
         if len(open_rows) == 0 or candidates >= C:
             break
     return share_N
+
+
+def allowed_next(ids_BT: Tensor, V: int, sampling: Sampling, eos_ids: Sequence[int]) -> Tensor:
+    """allowed_BV of bools: the tokens that may follow, whatever their probability.
+
+    Args:
+      ids_BT: the tokens of the responses so far. The prompt may be repeated.
+      V: the size of the vocabulary.
+      sampling: `min_new_tokens` forbids the end while there are fewer, and `no_repeat_ngram_size`
+        = n the token that would complete n tokens which the response has already.
+    """
+    B, T = ids_BT.shape
+    allowed_BV = torch.ones(B, V, dtype=torch.bool, device=ids_BT.device)
+    if sampling.min_new_tokens > T:
+        allowed_BV[:, list(eos_ids)] = False
+    n = sampling.no_repeat_ngram_size
+    if n and n <= T:
+        grams_BTn = ids_BT.unfold(1, n, 1)
+        begins_alike_BT = (grams_BTn[..., :-1] == ids_BT[:, None, T - n + 1 :]).all(-1)
+        rows, places = begins_alike_BT.nonzero(as_tuple=True)
+        allowed_BV[rows, grams_BTn[rows, places, -1]] = False
+    return allowed_BV
 
 
 def packed(support_NV: Tensor) -> Tensor:
@@ -253,11 +296,12 @@ def decode(
       temperature: of the returned log-probabilities (models/base.py), not of the sampling.
       given_BT: tokens that are not drawn but taken from here; -1: drawn.
 
-    With `sampling.with_support` and top_k or top_p, the response has the tokens that could be drawn
-    (`support_BTW`), and the log-probabilities are normalised over these.
+    With `sampling.with_support` and top_k, top_p or min_p, and whenever tokens are forbidden
+    (`allowed_next`), the response has the tokens that could be drawn (`support_BTW`), and the
+    log-probabilities are normalised over these.
     """
     B, T = uniform_BT.shape
-    records_support = sampling.with_support and sampling.is_truncated
+    records_truncation = sampling.with_support and sampling.is_truncated
     supports = []
     hidden_RD = steps.first()
     device = hidden_RD.device
@@ -272,11 +316,19 @@ def decode(
     length = T
     for t in range(T):
         logits_RV = project(hidden_RD).float()
+        allowed_RV = None
+        if sampling.is_constrained:
+            so_far_RT = ids_BT[rows_R, :t]
+            allowed_RV = allowed_next(so_far_RT, logits_RV.shape[-1], sampling, eos_ids)
+            logits_RV = logits_RV.masked_fill(~allowed_RV, EXCLUDED)
         scaled_RV = _divided(logits_RV, temperature)
         logsumexp_R = scaled_RV.logsumexp(-1)
         known_R = logsumexp_R if sampling.temperature == temperature else None
-        support_RV = torch.zeros_like(logits_RV, dtype=torch.bool) if records_support else None
-        drawn_R = draw(logits_RV, sampling, uniform_BT[rows_R, t], known_R, support_RV)
+        kept_RV = torch.zeros_like(logits_RV, dtype=torch.bool) if records_truncation else None
+        drawn_R = draw(logits_RV, sampling, uniform_BT[rows_R, t], known_R, kept_RV)
+        support_RV = allowed_RV if kept_RV is None else kept_RV
+        if kept_RV is not None and allowed_RV is not None:
+            support_RV = kept_RV & allowed_RV  # top_k keeps forbidden tokens if others are too few
         if given_BT is not None:
             given_R = given_BT[rows_R, t]
             drawn_R = torch.where(given_R >= 0, given_R, drawn_R)

@@ -120,7 +120,7 @@ class EnvConfig(StrictModel):
     )
     logprob_truncated: bool = Field(
         default=False,
-        description="ratio and KL are of the distribution that top_k and top_p leave (D5)",
+        description="ratio and KL are of the distribution that top_k, top_p and min_p leave (D5)",
     )
 
 
@@ -379,17 +379,24 @@ class RLConfig(RunConfig):
                 f" finds one response per prompt, and env.train_num_samples_per_input is {K}: set"
                 " num_beams=1 and do_sample=true, or set env.train_num_samples_per_input=1"
             )
-        if self.env.logprob_truncated:
-            way_out = "set env.logprob_truncated=false"
+        generation = self.model.train_generation_kwargs
+        recorded = {"env.logprob_truncated": self.env.logprob_truncated}
+        for key in ("min_new_tokens", "no_repeat_ngram_size"):
+            recorded[f"model.train_generation_kwargs.{key}"] = getattr(generation, key)
+        for key, value in recorded.items():
+            if not value:
+                continue
+            fact = f"{key} is {str(value).lower()}, but"
+            way_out = f"set {key}={'false' if value is True else 0}"
             if isinstance(self.sampler, VllmSamplerConfig):
                 mistakes.append(
-                    "env.logprob_truncated is true, but the server of `sampler` does not tell which"
-                    f" tokens top_k and top_p left: {way_out}"
+                    f"{fact} the server of `sampler` does not tell which tokens could be drawn:"
+                    f" {way_out}"
                 )
             if "training_policy" in own_hooks(algorithm_class(self.algorithm)):
                 mistakes.append(
-                    "env.logprob_truncated is true, but the log-probabilities of"
-                    f" algorithm.name={self.algorithm.name} have a mask of their own: {way_out}"
+                    f"{fact} the log-probabilities of algorithm.name={self.algorithm.name} have a"
+                    f" mask of their own: {way_out}"
                 )
         return mistakes
 

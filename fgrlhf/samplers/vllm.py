@@ -354,7 +354,7 @@ def completion_request(
         "temperature": sampling.temperature,
         "top_p": 1.0 if sampling.top_p is None else sampling.top_p,
         "top_k": sampling.top_k,
-        "min_p": 0.0,
+        "min_p": sampling.min_p or 0.0,
         "repetition_penalty": 1.0,
         "presence_penalty": 0.0,
         "frequency_penalty": 0.0,
