@@ -22,223 +22,21 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 
+from fgrlhf import sentence_patterns as patterns
 from fgrlhf.words import is_unspaced, word_spans
 
 Span = tuple[int, int]
 
 MIN_WORDS = 5  # of a sub-sentence
-COMMAS = ",;，；、､،؛՝፣፤၊"
-_CLAUSE_MARKS = COMMAS + "!?！？؟"
-_CLOSERS = "\"'”’»›)]}」』）】》〉〕］｝〗*_`~"
-_OPENERS = "\"'“‘«‹»›„([{「『（【《〈〔［*_`¿¡–—-"
-# marks of any script that need no space after them, by Unicode's property Sentence_Terminal
-_ALWAYS = "。！？．｡।॥۔؟።፧།༎༏༐༑។៕။։‼⁇⁈⁉‽܀܁܂߹᙮᠃᠉᪨᪩᪪᪫᭚᭛᭞᭟᰻᰼᱾᱿꓿꘎꘏꛳꛷꣎꣏꤯꧉꩝꩞꩟꯫﹖﹗"
-_TERMINALS = re.compile(rf"(?:[.!?…;\u037e{_ALWAYS}]|፡፡)+")
-_CLOSING = re.compile(
-    rf"""
-    (?: [{re.escape(_CLOSERS)}]
-      | \s [»›] (?!\w)
-      | [“«‹] (?=\s|$)
-      | \[ \^? \d{{1,3}} (?:[,–-]\s?\d{{1,3}})* \]    # notes: [1], [2, 3], [^4], ¹ and 【5】
-      | [\u00b2\u00b3\u00b9\u2070-\u2079]+ | \^ \d{{1,3}} (?!\w)
-      | 【 [^【】\n]{{1,60}} 】
-      | </ [A-Za-z][A-Za-z0-9]* > | <br\s?/?>
-      | [\u200b\u200e\u200f\u2060\ufeff]            # that nobody sees
-    )+
-    """,
-    re.VERBOSE,
-)
-_TAG = re.compile(r"</?[A-Za-z][^<>\n]{0,200}>")
-_BLOCK_TAG = re.compile(r"</?(?:br|p|li|ul|ol|div|h[1-6]|tr|td|th|table|blockquote)\b")
-# what continues a quoted sentence in Japanese and Chinese: 「...」と言った, （...）は, “...”他说。
-_PARTICLE = re.compile(
-    r"""
-    と(?!ころ|にかく|ても) | っ | が(?!ん) | を | の(?!ち) | に(?!ん) | は(?![いじっ])
-    | も(?![うしち]) | で(?![もは]) | な[のど] | だ(?!か|が)
-    | [^\s，。！？：“”「」『』]{1,6} (?<!知)[说說问問道答喊叫想] [，。！]
-    """,
-    re.VERBOSE,
-)
-# faces, hands, hearts and the like stand behind a sentence rather than before one
-_FACES = (
-    "\u2639\u263a\u2665\u2728\u2764\u2b50\U0001f308\U0001f31f\U0001f388-\U0001f38a"
-    "\U0001f44b-\U0001f450\U0001f493-\U0001f49f\U0001f4aa\U0001f4af\U0001f525\U0001f5a4"
-    "\U0001f600-\U0001f64f\U0001f680\U0001f90c-\U0001f93a\U0001f970-\U0001f97a\U0001f9e1"
-)
-_EMOTICON = r"""
-    [:;=]['^-]?[()DPpOo*/\\|]+(?!\w) | [xX]D+(?!\w) | <3+(?!\w) | \(?\^[_-]?\^\)?;*
-    | T_T | [ㅋㅎㅠㅜ]+
-"""
-_EMOJI = re.compile(
-    rf"(?: [^\S\n]? (?: [{_FACES}][\ufe0f\u200d\U0001f3fb-\U0001f3ff]* | {_EMOTICON} ) )+",
-    re.VERBOSE,
-)
-_SPACED_CLAUSES = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\uaa60-\uaa7f]")
-# line breaks of one character, which are read as line feeds; `\r\n` stays as it is
-_OTHER_BREAK = re.compile(r"\r(?!\n)|[\v\f\x85\u2028\u2029]")
-
-# what has no boundary inside, in the order in which they are searched
-_FENCE = re.compile(
-    r"""
-    ^ [^\S\n]* (?: (?: > | [-*+•] | \d{1,3}[.)] ) [^\S\n]* )*   # of a quote or an item
-    (?P<fence> ```+ (?=[^`\n]*$) | ~~~+ ) [^\n]*                # the line that begins it
-    (?: \n (?! (?:>|[^\S\n])* (?P=fence) [`~]* [^\S\n]* $ ) [^\n]* )*
-    (?: \n (?:>|[^\S\n])* (?P=fence) [`~]* [^\S\n]* $ )?        # that ends it, if it is there
-    | ^ [^`\n]+ (?P<glued>```+) [\w+\#-]* [^\S\n]*              # behind a text: it has an end
-    (?: \n (?! [^\S\n]* (?P=glued) [^\S\n]* $ ) [^\n]* ){0,60}
-    \n [^\S\n]* (?P=glued) [^\S\n]* $
-    | (?: (?<=[:：]\n\n) | (?<=[:：]\r\n\r\n) )                # indented, but no nested list
-    (?P<indented> (?:[ ]{4}|\t) (?! [^\S\n]* (?:[-*+•‣▪]|\d{1,3}[.)]) \s ) [^\n]*\S[^\n]*
-    (?: \n (?: [^\S\n]* \n )* (?:[ ]{4}|\t) [^\n]* )* )
-    """,
-    re.VERBOSE | re.MULTILINE,
-)
-_UNITS = re.compile(
-    r"""
-    \$\$ [^$]{1,2000} \$\$            # formulas
-    | \\\[ (?: (?!\\[\[\]]) . ){1,2000} \\\]
-    | \\\( (?: (?!\\[()]) . ){1,1000} \\\)
-    | \\begin\{ (?P<env> (?:equation|align|aligned|gather|gathered|multline|eqnarray|split|cases
-        |array|tabular|[bpvBV]?matrix) \*? ) \}
-      (?: (?!\\(?:begin|end)\{(?P=env)\}) . ){1,2000} \\end\{(?P=env)\}
-    | \$ (?=[^\s$]) [^$\n]{1,500} (?<=\S) \$ (?!\d)
-    | `` [^\n]{1,500}? ``             # code
-    | ` [^`\n]{1,500} `
-    | !? \[ [^\[\]\n]{0,300} \]       # links
-      (?: \( [^\s()]{0,500} (?: \( [^\s()]{0,200} \) [^\s()]{0,200} )? (?: \ "[^"\n]{0,200}" )? \)
-        | \[ [^\[\]\n]{1,40} \] )
-    | <!-- (?: (?!-->) . ){0,2000} -->
-    | ។ល។                             # Khmer "et cetera"
-    | (?<!\d) (?:                      # dates
-        \d{1,2}\.[ ]?\d{1,2}\.[ ]?\d{4} | \d{4}\.[ ]?\d{1,2}\.[ ]?\d{1,2}
-      ) (?!\d)
-    """,
-    re.VERBOSE | re.DOTALL,
-)
-# "Tip 1." and "1a.", which number lines if several begin alike
-_LABEL = re.compile(
-    r"""
-    ^ [^\w\n]*
-    (?P<label> (?: (?P<word> [^\s\d.!?,:;]{1,15} ) \s? \d{1,3} | \d{1,3} \.? [^\W\d_]{1,2} )
-    \\? \. [*_]* [^\S\n]+ ) (?=\S)
-    """,
-    re.VERBOSE | re.MULTILINE,
-)
-_LINK_END = re.compile(r"[\"'”’*_]*\](?=[(\[])")
-
-# letters that number items: Latin, Cyrillic, Hebrew, Arabic, Thai and Korean
-_LETTERS = "A-Za-zА-Яа-яא-תأ-يก-ฮ가나다라마바사아자차카타파하"
-_NUMERAL = rf"(?:\d{{1,4}}(?:\.\d{{1,3}}){{0,3}}|[\u1369-\u137c]+|[{_LETTERS}]|[ivxIVX]{{1,6}})"
-_STEP = "(?:Step|STEP|Schritt|Paso|Étape|Passo|Шаг)"
-_ITEM = re.compile(
-    rf"""
-    \s* (?: [>]\s* )*
-    (?: [-*+•‣▪●◦·–—] \s
-      | \*{{0,2}} \(? {_NUMERAL} \\?[.)] \*{{0,2}} (?:\s|$)
-      | \d{{1,4}} [.)．）、।။۔]
-      | [（(] (?:\d{{1,4}}|[一二三四五六七八九十]+) [）)]
-      | [一二三四五六七八九十]+ [、．]
-      | [\u2460-\u2473]
-      | [0-9#*]\ufe0f?\u20e3                              # signs: keycaps, arrows, emoji
-      | [\u2190-\u21ff\u2300-\u23ff\u25a0-\u27bf\u2900-\u297f\u2b00-\u2bff\U0001f000-\U0001faff]
-      | {_STEP}\s\d{{1,3}}\s?[.:)]
-    )
-    """,
-    re.VERBOSE,
-)
-_BOLD_LINE = re.compile(r"\*\*[^*\n]+\*\*:?|__[^_\n]+__:?")
-_UNDERLINE = re.compile(r"={2,}|-{2,}")
-_BARE_NUMBER = re.compile(
-    rf"(?:[^\w$€£¥₹₽₩=≈]|_)*(?:{_STEP}\s)?{_NUMERAL}\\?[.)．।။۔]\**"  # no sum of money
-)
-_ROMAN = re.compile("[IVXLC]{2,7}")
-_THAI_CONSONANTS = re.compile("[ก-ฮ]{2,5}")  # an abbreviation, as of Bangkok
-# Russian "etc."; Spanish a. m., p. m., a. C. and d. C.; French p. ex., Polish m. in., Danish bl. a.
-_SPACED_ABBREVIATION = re.compile(
-    r"(?<!\w)(?:т\.\s?[дп]|[ap]\.\sm|[ad]\.\sC|p\.\sex|m\.\sin|bl\.\sa)$"
-)
-_YEAR = re.compile(r"(?:\d|[IVX])\s*[гв]*$")  # or century, before Russian г. and в.
-_NUMBER_AFTER_COLON = re.compile(r"[:：]\s+\d{1,3}\.$")
-_HEADING = re.compile(r"[^\S\n]{0,3}#{1,6}\s")
-_TABLE_ROW = re.compile(r"\s*\|.*\|")
-_TABLE_RULE = re.compile(r"\s*\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*)+\|?\s*")
-_WORD_BEFORE = re.compile(r"[^\s(\[{\"“'‘«„/–—]{1,24}$")
-_FIRST_WORD = re.compile(rf"[{re.escape(_OPENERS)}~≈$€£\s]*([^\W\d_]+(?:['’][^\W\d_]+)?|\d)?")
-_ACRONYM = re.compile(r"(?:[^\W\d_]\.-?)+[^\W\d_]|(?:[A-Z]{1,2}[a-z]?\.)+[A-Z][A-Za-z]?")
-_DASH = re.compile(r"\s*(?:[–—―]|--?\s)")
-_LETTER_FOLLOWS = re.compile(r"\s?[^\W\d_]\.")
-
 SHORT_LINE = 40  # characters; shorter lines are not wrapped ones
 FULL_LINE = 60
 LONGEST_LINE = 120  # of a text with wrapped lines
 NEAR = 200  # characters before a letter that say what it means
 
 
-def _words_in(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-# Abbreviations without their last stop, in lower case. Those of a title or a link are followed by
-# what belongs to them; those before a number end a sentence unless a number follows; the others end
-# a sentence if the next word looks like the beginning of one.
-_BEFORE_NAME = _words_in(
-    """mr mrs ms dr prof rev hon sen rep gov pres gen col maj capt cmdr lt sgt messrs
-    mme mlle sr.a sra srta dra ing lic hr fr frau dott sig e.g i.e eg ie cf viz vs v resp z.b d.h
-    u.a bzw ca approx p.ej p.ex bijv bl d.w.z o.a dhr mevr t.ex bl.a d.v.s f.eks np tj tzn tzw m.in
-    ul św např tzv esim jl tp örn κ т.е напр см ср им ул пл пр акад проф д-р г-н г-жа
-    fa frl ud uds ee p.s n.b profª drª ths ts pgs pgs.ts gs.ts вул ดร นพ พญ ผศ รศ
-    ผศ.ดร รศ.ดร ศ.ดร
-    डॉ डा प्रो पं श्री सं कु मो पू वि.सं ড ডা ডাঃ মো মোঃ ડૉ શ્રી திரு திருமதி டாக்டர் డా శ్రీ ಡಾ ಶ್ರೀ ഡോ ശ്രീ
-    बी सी डी एफ जी एच आई जे के एल एम एन पी क्यू आर एस टी यू वी डब्ल्यू एक्स वाई
-    பி சி டி எஃப் ஜி எச் ஜே கே எல் எம் என் ஆர் எஸ் யு வி டபிள்யூ ஒய்
-    బి సి డి ఎఫ్ జి హెచ్ జె కె ఎల్ ఎం ఎన్ పి ఆర్ ఎస్ టి యు వి వై"""
-)
-_BEFORE_NUMBER = _words_in(
-    """no nos nr num núm fig figs eq eqs sec secs ch chap vol vols art ex pp p par para tab tbl app
-    op lines ver v abb abs kap bd s min max pop tel rs est kl str रु стр рис гл табл п пп ст вып буд
-    кв корп नं क्र"""
-)
-_MAY_END = _words_in(
-    """al etc chr inc ltd co corp bros jr sr esq a.m p.m am pm ph.d m.d b.a m.a u.s u.k u.n e.u d.c
-    dept univ assn ave blvd rd jan feb mar apr jun jul aug sep sept oct nov dec mon tue wed thu
-    fri sat sun usw etc itd itp enz osv atd ecc dll dsb dst st mt ft av ff bzgl uu т.д т.п др пр г
-    гг в вв руб коп тыс млн млрд чел кг км мм мл гр шт tsp tbsp oz lb lbs yd yds gal mi tys mio mrd
-    мин сек"""
-)
-_BEFORE_CAPITAL = _words_in(  # of these, those that end a sentence before every capital letter
-    "etc usw itd itp enz osv atd ecc dll dsb dst tsp tbsp oz lb lbs yd yds gal mi tys"
-)
-_MONTHS = _words_in(
-    """januar februar märz april mai juni juli august september oktober november dezember
-    jahrhundert weltkrieg auflage"""
-)
-_BEFORE_ORDINAL = _words_in("der die das den dem des im zum zur vom beim")
-_AFTER_TIME = _words_in(
-    "monday tuesday wednesday thursday friday saturday sunday est edt pst pdt cst gmt utc et pt ct"
-)
-# words before a letter that is no initial: "plan B. Call me." and "for all x. Let"
-_BEFORE_LETTER = _words_in(
-    """answer option choice vitamin plan type class grade group hepatitis point letter case variable
-    → -> --> ⇒ =>"""
-)
-_CHOICES = _words_in("answer option choice correct")
-_VARIABLES = frozenset("xyznkijtwqr")
-_STARTERS = _words_in(
-    """i you he she it we they the a an this that these those there then here now in on at by to of
-    for from with as after before since but and or so yet if when while where who what which why
-    how however because although my your his her its our their no not yes all both each some many
-    most one two also finally first second next thus therefore instead please let is are was were do
-    does did can could will would should i'm it's he's she's that's there's they're we're
-    you're don't
-    он она оно они это эта этот эти мы вы ты я в на но и а затем потом там тут как что когда если
-    el la los las un una ella ellos es le les il elle ils elles un une c'est der die das er sie es
-    wir ihr und aber dann"""
-)
-
-
 def sentences(text: str) -> list[Span]:
     """Half-open character spans of the sentences; [] for a blank text."""
-    text = _OTHER_BREAK.sub("\n", text)
+    text = patterns.OTHER_BREAK.sub("\n", text)
     units = _units(text)
     spans: list[Span] = []
     for start, end, is_whole in _blocks(text, units):
@@ -248,7 +46,7 @@ def sentences(text: str) -> list[Span]:
 
 def subsentences(text: str) -> list[Span]:
     """Half-open character spans of the sub-sentences; [] for a blank text."""
-    text = _OTHER_BREAK.sub("\n", text)
+    text = patterns.OTHER_BREAK.sub("\n", text)
     units = _units(text)
     whole = {(start, end) for start, end, is_whole in _blocks(text, units) if is_whole}
     spans: list[Span] = []
@@ -263,12 +61,12 @@ def odd_kind(segment: str) -> str | None:
     It is `a bare number` (as of a list item), `only marks` (no letter or digit), or `code` (a
     fenced block).
     """
-    fence = _FENCE.match(segment)
+    fence = patterns.FENCE.match(segment)
     if fence is not None and fence["fence"]:
         return "code"
     if not _has_word(segment):
         return "only marks"
-    numeral = segment.strip(_OPENERS + _CLOSERS + ".．。、।။ ")
+    numeral = segment.strip(patterns.OPENERS + patterns.CLOSERS + ".．。、।။ ")
     return "a bare number" if numeral.isdigit() else None
 
 
@@ -313,13 +111,13 @@ class _Units:
 
 def _units(text: str) -> _Units:
     fences = []
-    for match in _FENCE.finditer(text):
+    for match in patterns.FENCE.finditer(text):
         start = match.start("glued") if match["glued"] else match.start()
         fences.append(_trimmed(text, start, match.end()))
     spans = []
     begin = 0
     for start, end in [*fences, (len(text), len(text))]:
-        spans += [match.span() for match in _UNITS.finditer(text, begin, start)]
+        spans += [match.span() for match in patterns.UNITS.finditer(text, begin, start)]
         if start < end:
             spans.append((start, end))
         begin = end
@@ -330,7 +128,7 @@ def _units(text: str) -> _Units:
 
 def _labels(text: str) -> list[Span]:
     """The labels that number the lines of a text, each with the space behind it."""
-    labels = list(_LABEL.finditer(text))
+    labels = list(patterns.LABEL.finditer(text))
     alike = Counter(label["word"] for label in labels)
     return [label.span("label") for label in labels if alike[label["word"]] > 1]
 
@@ -372,16 +170,20 @@ def _blocks(text: str, units: _Units) -> list[tuple[int, int, bool]]:
         line = texts[n]
         if not line:  # the number of an item may be alone above it
             continues = (
-                continues and _BARE_NUMBER.fullmatch(text[slice(*blocks[-1][:2])]) is not None
+                continues
+                and patterns.BARE_NUMBER.fullmatch(text[slice(*blocks[-1][:2])]) is not None
             )
             continue
         if n and _underlines(texts[n - 1], line) and blocks[-1][1] == lines[n - 1][1]:
             blocks[-1] = (blocks[-1][0], end, True)
             continues = False
             continue
-        is_heading = _HEADING.match(line) is not None or _BOLD_LINE.fullmatch(line) is not None
-        is_whole = is_unit[n] or n in rows or _HEADING.match(line) is not None
-        begins = is_whole or is_heading or _ITEM.match(line) is not None
+        is_heading = (
+            patterns.HEADING.match(line) is not None
+            or patterns.BOLD_LINE.fullmatch(line) is not None
+        )
+        is_whole = is_unit[n] or n in rows or patterns.HEADING.match(line) is not None
+        begins = is_whole or is_heading or patterns.ITEM.match(line) is not None
         is_indented = text[max(start - 2, 0) : start].strip(" \t") == ""
         last = text[slice(*blocks[-1][:2])] if continues else ""
         if continues and not begins and _is_wrapped(last, line, width, is_indented):
@@ -397,17 +199,17 @@ def _underlines(title: str, line: str) -> bool:
 
     A line of `-` behind a whole sentence is a rule.
     """
-    if not title or _UNDERLINE.fullmatch(line) is None:
+    if not title or patterns.UNDERLINE.fullmatch(line) is None:
         return False
-    is_item = _ITEM.match(title) is not None or title.startswith(">")
+    is_item = patterns.ITEM.match(title) is not None or title.startswith(">")
     return line[0] == "=" or not (is_item or _has_ended(title))
 
 
 def _table_rows(lines: Sequence[str]) -> set[int]:
     """The indices of the lines that are rows of a table."""
-    rows = {n for n, line in enumerate(lines) if _TABLE_ROW.fullmatch(line)}
+    rows = {n for n, line in enumerate(lines) if patterns.TABLE_ROW.fullmatch(line)}
     for n, line in enumerate(lines):
-        if not (n and "|" in lines[n - 1] and _TABLE_RULE.fullmatch(line)):
+        if not (n and "|" in lines[n - 1] and patterns.TABLE_RULE.fullmatch(line)):
             continue
         rows |= {n - 1, n}
         below = n + 1
@@ -419,8 +221,8 @@ def _table_rows(lines: Sequence[str]) -> set[int]:
 
 def _has_ended(line: str) -> bool:
     """Whether a line ends in a terminal mark or a colon, apart from closing marks."""
-    last = line.rstrip(_CLOSERS)[-1:]
-    return not last or last in ":：" or _TERMINALS.fullmatch(last) is not None
+    last = line.rstrip(patterns.CLOSERS)[-1:]
+    return not last or last in ":：" or patterns.TERMINALS.fullmatch(last) is not None
 
 
 def _is_wrapped(line: str, following: str, width: int, is_indented: bool) -> bool:
@@ -431,11 +233,11 @@ def _is_wrapped(line: str, following: str, width: int, is_indented: bool) -> boo
     indented. It also does if the first word of the next line would not have fitted, in a text whose
     lines are as short as wrapped ones.
     """
-    is_item = is_indented and _ITEM.match(line) is not None
-    if _BARE_NUMBER.fullmatch(line) or line[-1] in COMMAS:
+    is_item = is_indented and patterns.ITEM.match(line) is not None
+    if patterns.BARE_NUMBER.fullmatch(line) or line[-1] in patterns.COMMAS:
         return True
     line = line[line.rfind("\n") + 1 :]
-    last = line.rstrip(_CLOSERS)[-1:]
+    last = line.rstrip(patterns.CLOSERS)[-1:]
     if _has_ended(line) or (len(line) < SHORT_LINE and not is_item) or is_unspaced(last):
         return False
     if _is_small(following):
@@ -450,18 +252,18 @@ def _is_wrapped(line: str, following: str, width: int, is_indented: bool) -> boo
 def _sentences_of_block(text: str, start: int, end: int, units: _Units) -> list[Span]:
     spans = []
     begin = at = start
-    while (match := _TERMINALS.search(text, at, end)) is not None:
+    while (match := patterns.TERMINALS.search(text, at, end)) is not None:
         at = match.end()
         inside = units.end_around(match.start() + 1)
-        if inside is not None and _LINK_END.match(text, at, end) is None:
+        if inside is not None and patterns.LINK_END.match(text, at, end) is None:
             at = max(at, inside)
             continue
         at = inside or at  # of a link whose text ends with the sentence
-        closing = _CLOSING.match(text, at, end)
+        closing = patterns.CLOSING.match(text, at, end)
         if closing is not None and not _opens(text, closing.span(), begin, start, end):
             at = closing.end()
         if _ends_sentence(text, start, match, at, end):
-            emoji = _EMOJI.match(text, at, end)
+            emoji = patterns.EMOJI.match(text, at, end)
             at = emoji.end() if emoji is not None else at
             spans.append(_trimmed(text, start, at))
             start = at
@@ -492,18 +294,18 @@ def _ends_sentence(text: str, start: int, match: re.Match, at: int, end: int) ->
     marks = match[0]
     if at == end:
         return True
-    if at > match.end() and text[at - 1] in '」』）】”"' and _PARTICLE.match(text, at):
+    if at > match.end() and text[at - 1] in '」』）】”"' and patterns.PARTICLE.match(text, at):
         return False
     following = text[at]
     before = text[match.start() - 1] if match.start() > start else " "
-    if any(mark in _ALWAYS for mark in marks):
+    if any(mark in patterns.ALWAYS for mark in marks):
         return _full_mark_ends(text, start, match, at)
     if not _is_spaced(text, match, at) and not _needs_no_space(marks[-1], before, following):
         return False
-    word = _FIRST_WORD.match(text, at, end)
+    word = patterns.FIRST_WORD.match(text, at, end)
     first = (word[1] if word else None) or ""
     is_small = _is_small(first)
-    if is_small and (at > match.end() or _DASH.match(text, at, end)):  # "Why?" she asked
+    if is_small and (at > match.end() or patterns.DASH.match(text, at, end)):  # "Why?" she asked
         return False
     if marks[-1] in ";\u037e":
         return "\u0370" <= before <= "\u03ff"  # asks in Greek
@@ -516,8 +318,8 @@ def _ends_sentence(text: str, start: int, match: re.Match, at: int, end: int) ->
 
 def _is_spaced(text: str, match: re.Match, at: int) -> bool:
     """Whether white space follows the marks, closers and emoji, or the tag of an HTML block."""
-    tags = _BLOCK_TAG.search(text, match.end(), at) or _BLOCK_TAG.match(text, at)
-    emoji = _EMOJI.match(text, at)
+    tags = patterns.BLOCK_TAG.search(text, match.end(), at) or patterns.BLOCK_TAG.match(text, at)
+    emoji = patterns.EMOJI.match(text, at)
     after = at if emoji is None else emoji.end()
     return text[after : after + 1].isspace() or tags is not None
 
@@ -530,7 +332,7 @@ def _needs_no_space(mark: str, before: str, following: str) -> bool:
     """
     if mark in "!?":
         return is_unspaced(before) or is_unspaced(following)
-    if not is_unspaced(before) or _SPACED_CLAUSES.match(before) is not None:
+    if not is_unspaced(before) or patterns.SPACED_CLAUSES.match(before) is not None:
         return False
     return mark not in ".…" or is_unspaced(following)
 
@@ -538,12 +340,14 @@ def _needs_no_space(mark: str, before: str, following: str) -> bool:
 def _full_mark_ends(text: str, start: int, match: re.Match, at: int) -> bool:
     """Whether a mark that needs no space after it ends the sentence that begins at `start`."""
     following = text[at]
-    if following in COMMAS:
+    if following in patterns.COMMAS:
         return False
     before = text[match.start() - 1 : match.start()]
     if match[0] == "．" and before.isdecimal() and following.isdecimal():
         return False
-    return match[0] not in "．।။۔" or _BARE_NUMBER.fullmatch(text[start : match.end()]) is None
+    return (
+        match[0] not in "．।။۔" or patterns.BARE_NUMBER.fullmatch(text[start : match.end()]) is None
+    )
 
 
 def _stop_ends(text: str, start: int, stop: int, first: str) -> bool:
@@ -554,36 +358,38 @@ def _stop_ends(text: str, start: int, stop: int, first: str) -> bool:
       first: the first word after it, or a digit; "" if neither follows.
     """
     sentence = text[start : stop + 1]
-    if _BARE_NUMBER.fullmatch(sentence) or _NUMBER_AFTER_COLON.search(sentence[-40:]):
+    if patterns.BARE_NUMBER.fullmatch(sentence) or patterns.NUMBER_AFTER_COLON.search(
+        sentence[-40:]
+    ):
         return False
-    match = _WORD_BEFORE.search(text, max(start, stop - 25), stop)
+    match = patterns.WORD_BEFORE.search(text, max(start, stop - 25), stop)
     word = match[0] if match else ""
     lowered = word.lower()
     is_start = _is_starter(first)
-    if lowered.isdecimal() or _ROMAN.fullmatch(word):
+    if lowered.isdecimal() or patterns.ROMAN.fullmatch(word):
         return not _is_ordinal(word, first, sentence)
     if len(word) == 1 and _ends_a_word(text, stop - 1):
         return True
-    if _SPACED_ABBREVIATION.search(text, max(start, stop - 5), stop):
+    if patterns.SPACED_ABBREVIATION.search(text, max(start, stop - 5), stop):
         return not _is_small(first)
-    if lowered in ("г", "в") and _YEAR.search(text, max(start, stop - 12), stop) is None:
+    if lowered in ("г", "в") and patterns.YEAR.search(text, max(start, stop - 12), stop) is None:
         return False
-    is_before_number = lowered in _BEFORE_NUMBER or lowered.endswith("str")
+    is_before_number = lowered in patterns.BEFORE_NUMBER or lowered.endswith("str")
     if is_before_number and (first.isdecimal() or word in ("pp", "p")):
         return False
-    if lowered in _BEFORE_NAME and not (lowered == "v" and first.isdecimal()):
+    if lowered in patterns.BEFORE_NAME and not (lowered == "v" and first.isdecimal()):
         return False
     if _is_letter(word):
         return _letter_ends(text, start, stop, first)
-    if lowered in _MAY_END:
+    if lowered in patterns.MAY_END:
         if _is_small(first) or first.isdecimal() or not first:
             return False
         if lowered in ("a.m", "p.m", "am", "pm"):
-            return first.lower() not in _AFTER_TIME
-        return is_start or lowered in _BEFORE_CAPITAL or not word.isascii()
-    if _ACRONYM.fullmatch(word):
+            return first.lower() not in patterns.AFTER_TIME
+        return is_start or lowered in patterns.BEFORE_CAPITAL or not word.isascii()
+    if patterns.ACRONYM.fullmatch(word):
         return is_start
-    return _THAI_CONSONANTS.fullmatch(word) is None
+    return patterns.THAI_CONSONANTS.fullmatch(word) is None
 
 
 def _is_small(word: str) -> bool:
@@ -594,7 +400,7 @@ def _is_small(word: str) -> bool:
 def _is_starter(first: str) -> bool:
     """Whether a word often begins sentences, and is written as their beginning."""
     lowered = first.lower().replace("’", "'")
-    known = lowered in _STARTERS or lowered.partition("'")[0] in _STARTERS
+    known = lowered in patterns.STARTERS or lowered.partition("'")[0] in patterns.STARTERS
     return known and not _is_small(first)
 
 
@@ -608,8 +414,12 @@ def _is_ordinal(number: str, first: str, sentence: str) -> bool:
         return False
     capital = next((character for character in sentence if character.isalpha()), "").isupper()
     *_, last, _ = ["", *sentence[-30:].lower().split()]
-    names = last in _BEFORE_ORDINAL and not _is_starter(first) and not first.isdecimal()
-    return first.lower() in _MONTHS or (capital and _is_small(first)) or (names and first != "")
+    names = last in patterns.BEFORE_ORDINAL and not _is_starter(first) and not first.isdecimal()
+    return (
+        first.lower() in patterns.MONTHS
+        or (capital and _is_small(first))
+        or (names and first != "")
+    )
 
 
 def _ends_a_word(text: str, at: int) -> bool:
@@ -627,7 +437,7 @@ def _is_letter(word: str) -> bool:
     """Whether a word is one letter, which a stop can abbreviate. A Korean syllable is a word."""
     if len(word) != 1 or not word.isalpha() or "\uac00" <= word <= "\ud7a3":
         return False
-    return not is_unspaced(word) or _SPACED_CLAUSES.match(word) is not None
+    return not is_unspaced(word) or patterns.SPACED_CLAUSES.match(word) is not None
 
 
 def _letter_ends(text: str, start: int, stop: int, first: str) -> bool:
@@ -636,23 +446,23 @@ def _letter_ends(text: str, start: int, stop: int, first: str) -> bool:
     It is an initial, as in `J. A. Smith`, or part of an abbreviation, as in `z. B.`. But it ends
     the sentence before a usual beginning, after `answer` and the like, and behind a variable.
     """
-    if _LETTER_FOLLOWS.match(text, stop + 1) is not None or first == "Chr":  # 5 v. Chr.
+    if patterns.LETTER_FOLLOWS.match(text, stop + 1) is not None or first == "Chr":  # 5 v. Chr.
         return False
     if _is_starter(first):
         return True
     letter = text[stop - 1]
     near = text[max(start, stop - NEAR) : stop - 1]
     *before, last = near.lower().split() or [""]
-    named = last.rstrip(":") in _BEFORE_LETTER or (
-        last in ("is", "be", "are") and _CHOICES & {*before}
+    named = last.rstrip(":") in patterns.BEFORE_LETTER or (
+        last in ("is", "be", "are") and patterns.CHOICES & {*before}
     )
-    is_name = named or (letter in _VARIABLES and not last.endswith("."))
+    is_name = named or (letter in patterns.VARIABLES and not last.endswith("."))
     return bool(is_name) and first[:1].isupper()
 
 
 def _has_word(text: str) -> bool:
     """Whether a text has a letter or digit outside HTML tags."""
-    return any(character.isalnum() for character in _TAG.sub("", text))
+    return any(character.isalnum() for character in patterns.TAG.sub("", text))
 
 
 def _without_wordless(text: str, spans: Sequence[Span]) -> list[Span]:
@@ -697,8 +507,8 @@ def _clauses(text: str, start: int, end: int, units: _Units) -> list[Span]:
 def _is_clause_break(text: str, word: Span, at: int) -> bool:
     """Whether a sub-sentence may begin at `at`, after `word`."""
     start, end = word
-    piece = text[start:end].rstrip(_CLOSERS)
-    if piece and piece[-1] in _CLAUSE_MARKS:
+    piece = text[start:end].rstrip(patterns.CLOSERS)
+    if piece and piece[-1] in patterns.CLAUSE_MARKS:
         return True
     # a space between clauses of a script that has no spaces between words
-    return end < at and _SPACED_CLAUSES.match(text[end - 1]) is not None
+    return end < at and patterns.SPACED_CLAUSES.match(text[end - 1]) is not None

@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from page_helpers import opened
 
-from fgrlhf import segmentation
+from fgrlhf import sentence_patterns
 from fgrlhf.data.places import span_problems
 from fgrlhf.reward_utils import MULTILINGUAL, PUBLISHED, load_segmenter
 from fgrlhf.segmentation import sentences, subsentences
@@ -113,7 +113,7 @@ def test_the_time_is_linear_in_the_length(unit):
 
 
 def test_the_feedback_pages_divide_texts_as_training_does(chromium):
-    """templates/segmentation.js has the rules and the word lists of fgrlhf/segmentation.py."""
+    """templates/segmentation.js has the rules of fgrlhf/segmentation.py and its word lists."""
     rng = random.Random(3)
     pieces = [*SCRIPTS, *TABLES["pieces"]]
     made = ["".join(rng.choices(pieces, k=rng.randint(1, 40))) for _ in range(1500)]
@@ -127,9 +127,9 @@ def test_the_feedback_pages_divide_texts_as_training_does(chromium):
         )
     for text, spans in zip(texts, found):
         assert [tuple(span) for span in spans] == sentences(text), text
-    assert {f"_{name}": frozenset(words) for name, words in lists} == {
+    assert {name: frozenset(words) for name, words in lists} == {
         name: value
-        for name, value in vars(segmentation).items()
+        for name, value in vars(sentence_patterns).items()
         if name.isupper() and isinstance(value, frozenset)
     }
 

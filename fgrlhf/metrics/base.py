@@ -4,8 +4,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 from fgrlhf.base.shared_messages import print_once
-from fgrlhf.metrics.columns import TOKENIZER
 from fgrlhf.metrics.config import METRICS, MetricConfig, MetricFacts
+from fgrlhf.metrics.pooled import TOKENIZER
 from fgrlhf.text_types import MetricFunction, Prompt
 
 Columns = dict[str, float | list[float] | str | None]

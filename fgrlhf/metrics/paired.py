@@ -6,9 +6,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from fgrlhf.base.errors import shorten
 from fgrlhf.base.shared_messages import print_once
 from fgrlhf.metrics.clusters import ClusterOfPrompt, clusters_by_prompt, clusters_of
-from fgrlhf.metrics.columns import ANY, CORPUS, ERROR_FREE, MAX, PROMPT, RATIO, TOKENIZER, TOTAL
 from fgrlhf.metrics.config import METRICS, RESERVED_COLUMNS
-from fgrlhf.metrics.pooled import CORPUS_LEVEL, PROMPT_LEVEL, over_samples
+from fgrlhf.metrics.pooled import (
+    ANY,
+    CORPUS,
+    CORPUS_LEVEL,
+    ERROR_FREE,
+    MAX,
+    PROMPT,
+    PROMPT_LEVEL,
+    RATIO,
+    TOKENIZER,
+    TOTAL,
+    over_samples,
+)
 from fgrlhf.paired_stats import paired_interval, paired_pooled_interval, paired_ratio_interval
 from fgrlhf.stats import Interval
 

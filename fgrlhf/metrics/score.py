@@ -1,8 +1,8 @@
 """The score of each response by any scorer of texts, and its maximum over a prompt's samples."""
 
 from fgrlhf.metrics.base import Columns, NamedMetric
-from fgrlhf.metrics.columns import ANY, MAX
 from fgrlhf.metrics.config import MetricConfig
+from fgrlhf.metrics.pooled import ANY, MAX
 from fgrlhf.scorers.base import RewardContext, score_texts
 
 

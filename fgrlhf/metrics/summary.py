@@ -6,8 +6,18 @@ from itertools import compress
 import numpy as np
 
 from fgrlhf.metrics.clusters import CLUSTER, clusters_by_prompt, clusters_of
-from fgrlhf.metrics.columns import CORPUS, ERROR_FREE, NOT_APPLICABLE, PROMPT, RATIO, TOTAL
-from fgrlhf.metrics.pooled import CORPUS_LEVEL, CORPUS_LIMITS, PROMPT_LEVEL, over_samples
+from fgrlhf.metrics.pooled import (
+    CORPUS,
+    CORPUS_LEVEL,
+    CORPUS_LIMITS,
+    ERROR_FREE,
+    NOT_APPLICABLE,
+    PROMPT,
+    PROMPT_LEVEL,
+    RATIO,
+    TOTAL,
+    over_samples,
+)
 from fgrlhf.stats import (
     Clusters,
     Interval,

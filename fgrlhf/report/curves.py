@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from math import sqrt
 
-from fgrlhf.metrics.columns import NOT_APPLICABLE
+from fgrlhf.metrics.pooled import NOT_APPLICABLE
 from fgrlhf.report.charts import MOST_POINTS, Chart, Group, Legend, line_chart
 from fgrlhf.report.data import Outputs, Run, TrainingLog
 from fgrlhf.report.display import ASPECT_METRICS, TRUTH, Display

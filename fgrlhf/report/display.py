@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import mean, stdev
 
-from fgrlhf.metrics.columns import NOT_APPLICABLE
+from fgrlhf.metrics.pooled import NOT_APPLICABLE
 
 N_SERIES = 6  # series colours of a page, --series-0 to --series-5 in report.css
 

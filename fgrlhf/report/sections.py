@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fgrlhf.metrics.columns import NOT_APPLICABLE
 from fgrlhf.metrics.config import METRICS
 from fgrlhf.metrics.paired import own_metrics, paired_gain
+from fgrlhf.metrics.pooled import NOT_APPLICABLE
 from fgrlhf.report.charts import Chart, calibration_chart, interval_chart
 from fgrlhf.report.data import Outputs
 from fgrlhf.report.display import Display
