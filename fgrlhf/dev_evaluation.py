@@ -34,14 +34,14 @@ def dev_evaluation(
     config: "RLConfig | DPOConfig",
     prompts: Sequence[Prompt],
     reward: BasicReward | None,
-    reference: nn.Module,
+    reference: nn.Module | None,
     accelerator: Accelerator,
 ) -> DevEvaluation:
     """A function policy -> dev metrics with 95% intervals over prompts.
 
     The processes share the prompts; metrics cover all of them. A sharded policy must be called
-    within `unsharded`; the reference is unsharded here. The KL has the same temperature as
-    in training: `logprob_temperature` in an RL run, 1 in DPO.
+    within `unsharded`; the reference is unsharded here. The KL, which needs one, has the same
+    temperature as in training: `logprob_temperature` in an RL run, 1 in DPO.
     """
     evaluated = prompts[: config.evaluation.examples]
     own_prompts = share_of(evaluated, accelerator.process_index, accelerator.num_processes)
@@ -62,7 +62,8 @@ def dev_evaluation(
             config.train.seed,
             temperature=config.logprob_temperature,
         )
-        with unsharded(reference), stop_together(accelerator):
+        roots = () if reference is None else (reference,)
+        with unsharded(*roots), stop_together(accelerator):
             rows = evaluate_rows(
                 responder,
                 own_prompts,

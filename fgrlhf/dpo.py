@@ -1,6 +1,7 @@
-"""Direct preference optimisation: learns from comparisons of answers.
+"""Direct preference optimisation: learns from comparisons of answers, judged answers and marks.
 
-It needs no samples from the policy and no reward model.
+It needs no samples from the policy and no reward model. `dpo.loss` names the losses
+(fgrlhf/preference_terms.py); the first one, of DPO, is
 
     h(y) = sum_t w_t (log pi(y_t) - log pi_ref(y_t))
     m = h(better) - h(worse)
@@ -9,13 +10,15 @@ It needs no samples from the policy and no reward model.
 w_t is 1, or `dpo.span_weight` on tokens with marked characters (docs/algorithms.md derives it). The
 reference is the policy before the first step. Its log-probabilities are computed once, before
 training. With `lora` it is the policy without its adapters. Frozen layers (`train_top_layers`) are
-computed in this pass only, if their states fit.
+computed in this pass only, if their states fit. With `dpo.reference.sync_every` the reference is a
+copy that follows the policy, and computes in every step. A loss without a reference has none.
 """
 
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from time import perf_counter
 
 import torch
@@ -24,19 +27,36 @@ from accelerate.utils import gather_object
 from torch import Tensor
 from tqdm import tqdm
 
-from fgrlhf.algorithms.losses import PAIR_LOSSES, weighted_log_ratio
 from fgrlhf.alignment import char_ends
 from fgrlhf.base.errors import UserError, shorten, suggestion
 from fgrlhf.data.comparisons import Comparison, ComparisonSource
-from fgrlhf.data.formats import COMPARISONS
-from fgrlhf.data.token_comparisons import ComparisonBatch, TokenComparison, collate
+from fgrlhf.data.token_comparisons import (
+    BAD,
+    GOOD,
+    WITHOUT_MARKS,
+    ComparisonBatch,
+    TokenComparison,
+    collate,
+)
 from fgrlhf.models.base import Policy
 from fgrlhf.models.sharding import unsharded
 from fgrlhf.policy_trainer import DevEvaluation, PolicyTrainer
+from fgrlhf.preference_terms import (
+    BAD_ANSWERS,
+    GOOD_ANSWERS,
+    PAIRS,
+    WITH_KL,
+    Scored,
+    count_units,
+    is_mean,
+    loss_sums,
+    token_weights,
+    units_of,
+)
 from fgrlhf.runs import checkpoint
 from fgrlhf.runs.batching import micro_batches, shuffled_batches
 from fgrlhf.runs.distributed import share_of
-from fgrlhf.runs.dpo_config import DPOConfig
+from fgrlhf.runs.dpo_config import ROW_FORMATS, DPOConfig, DPOSettings
 from fgrlhf.runs.progress import progress_bar
 from fgrlhf.runs.runlog import say
 from fgrlhf.runs.step_metrics import rounded, texts_of_tokens
@@ -58,16 +78,16 @@ def load_comparisons(
       read_prompts: (file or None, split) -> prompts, for the task's sources: `Task.prompts`.
 
     Raises:
-      UserError: there is no such source, it has no pairs, or `dpo.span_weight` is not 1 and no
-        characters are marked.
+      UserError: there is no such source, it has no pairs, or `dpo` reads marks and no characters
+        are marked.
     """
     data = config.data
-    if data.pairs == COMPARISONS.name:
+    if data.pairs in ROW_FORMATS:
         counts: Counter[str] = Counter()
-        rows = COMPARISONS.read(data.feedback_file, data.columns, counts=counts)
+        rows = ROW_FORMATS[data.pairs].read(data.feedback_file, data.columns, counts=counts)
         for what, count in counts.items():
             say(f"{data.feedback_file}: {what}: {count:,}")
-        comparisons = [comparison for comparison in rows if comparison.pairs]
+        comparisons = [row for row in rows if row.pairs or row.labels]
         if not comparisons:
             raise UserError(
                 f"{data.feedback_file} has no pairs to learn from: all of its {len(rows)} rows are"
@@ -79,16 +99,45 @@ def load_comparisons(
     else:
         raise UserError(
             f"data.pairs: there is no source of pairs `{shorten(data.pairs, 60)}`;"
-            f" {suggestion(data.pairs, [COMPARISONS.name, *sources])}"
+            f" {suggestion(data.pairs, [*ROW_FORMATS, *sources])}"
         )
     answers = [answer for comparison in comparisons for answer in comparison.answers]
-    if config.dpo.span_weight != 1 and not any(answer.marked for answer in answers):
+    if config.dpo.reads_marks and not any(answer.marked for answer in answers):
         raise UserError(
-            f"dpo.span_weight is {config.dpo.span_weight:g}, but data.pairs={data.pairs} marks no"
-            f" characters in the answers of {data.feedback_file}: set dpo.span_weight=1, or choose"
-            " another data.pairs"
+            f"{_mark_readers(config.dpo)}, but data.pairs={data.pairs} marks no characters in the"
+            f" answers of {data.feedback_file}: {WITHOUT_MARKS}, or choose another data.pairs"
         )
     return comparisons
+
+
+def _mark_readers(settings: DPOSettings) -> str:
+    """The settings because of which marks are read, for messages."""
+    for key in ("span_weight", "unmarked_weight"):
+        if getattr(settings, key) != 1:
+            return f"dpo.{key} is {getattr(settings, key):g}"
+    return f"dpo.loss is {' and '.join(settings.losses)}"
+
+
+def select_usable(
+    settings: DPOSettings, comparisons: Sequence[TokenComparison]
+) -> list[TokenComparison]:
+    """The comparisons that have something to learn from for one of the losses.
+
+    Raises:
+      UserError: a loss finds nothing in any comparison.
+    """
+    counts = [count_units(comparison) for comparison in comparisons]
+    totals = sum(counts, Counter())
+    for name in settings.losses:
+        for unit in sorted(units_of(name)):
+            if not totals[unit]:
+                raise UserError(
+                    f"dpo.loss={name} learns from {unit}, and the data have none: choose another"
+                    " loss (docs/algorithms.md, Losses of preferences), or other data"
+                )
+    wanted = {unit for name in settings.losses for unit in units_of(name)}
+    pairs = zip(comparisons, counts)
+    return [comparison for comparison, each in pairs if any(each[unit] for unit in wanted)]
 
 
 class DPOTrainer(PolicyTrainer):
@@ -117,10 +166,21 @@ class DPOTrainer(PolicyTrainer):
         evaluate: DevEvaluation | None,
         accelerator: Accelerator,
     ):
+        # before the base class shards or wraps the policy
+        self.moving_reference: Policy | None = None
+        if config.dpo.reference.sync_every is not None:
+            self.moving_reference = policy.copy_sharing_frozen().eval().requires_grad_(False)
+            self.moving_reference.to(accelerator.device)
         super().__init__(config, ActorCritic(policy, None), evaluate, accelerator)
         self.comparisons = comparisons
+        self.units = [count_units(comparison) for comparison in comparisons]
+        # the prompt of each comparison with an answer to another one, for the KL of KTO
+        self.mismatched: list[TokenComparison] = []
+        if any(name in WITH_KL for name in config.dpo.losses):
+            self.mismatched = mismatched(comparisons)
         # comparison -> answer -> tokens, under the initial policy; None: not computed yet
         self.ref_logprobs: list[list[Tensor]] | None = None
+        self.mismatched_ref_logprobs: list[list[Tensor]] = []
         self._epoch = -1  # the epoch whose batches are in `_epoch_batches`; -1: none yet
         self._epoch_batches: list[list[int]] = []
         self._check_sizes()
@@ -130,8 +190,7 @@ class DPOTrainer(PolicyTrainer):
     def train(self, until: int | None = None) -> None:
         # before a checkpoint replaces the weights of the initial policy, which is the reference
         if self.ref_logprobs is None and not self._has_ended():
-            with unsharded(self.actor_critic):
-                self.ref_logprobs = self.reference_logprobs()
+            self.compute_reference()
         resumed = checkpoint.load_latest(self)
         if self._is_finished(resumed):
             return
@@ -146,6 +205,7 @@ class DPOTrainer(PolicyTrainer):
                 metrics = self.update(self.batch_indices(self.step))
             self._log_step(metrics | {"time/update": perf_counter() - started}, bar)
             self.step += 1
+            self.sync_reference()
             if self.step % self.steps_between_checkpoints == 0 or self.step == last:
                 checkpoint.save(self)
         if self.step == self.total_steps:
@@ -155,13 +215,25 @@ class DPOTrainer(PolicyTrainer):
         bar.close()
         self.log.close()
 
+    def compute_reference(self) -> None:
+        """Store the log-probabilities of the reference, which is the policy, if a loss needs them.
+
+        A reference that follows the policy computes them in every step.
+        """
+        if not self.config.dpo.needs_reference or self.moving_reference is not None:
+            return
+        with unsharded(self.actor_critic):
+            self.ref_logprobs = self.reference_logprobs(self.comparisons)
+            if self.mismatched:
+                self.mismatched_ref_logprobs = self.reference_logprobs(self.mismatched)
+
     def _has_ended(self) -> bool:
         """Whether the folder holds a finished run. `_is_finished` needs it to be loaded."""
         is_last_saved = checkpoint.is_whole_model(self.folder / "final")
         return is_last_saved and checkpoint.latest_step(self.folder) == self.total_steps
 
     @torch.no_grad()
-    def reference_logprobs(self) -> list[list[Tensor]]:
+    def reference_logprobs(self, rows: Sequence[TokenComparison]) -> list[list[Tensor]]:
         """The log pi(y_t) of every answer under the current policy: comparison -> answer -> tokens.
 
         The processes share the work, and each gets the results of all. A sharded policy must be
@@ -170,16 +242,16 @@ class DPOTrainer(PolicyTrainer):
         self.actor_critic.eval()
         size = self.config.train.micro_batch_size
         share = share_of(
-            range(len(self.comparisons)),
+            range(len(rows)),
             self.accelerator.process_index,
             self.accelerator.num_processes,
         )
-        order = sorted(share, key=lambda i: self.comparisons[i].lengths)
+        order = sorted(share, key=lambda i: rows[i].lengths)
         bar = progress_bar(len(order), "reference", "prompt", enabled=not self._quiet())
         results: list[tuple[int, list[Tensor]]] = []  # (index of the comparison, its answers)
         for start in range(0, len(order), size):
             indices = order[start : start + size]
-            comparisons = [self.comparisons[i] for i in indices]
+            comparisons = [rows[i] for i in indices]
             batch = self._collate(comparisons, None)
             with self.precision():
                 logprobs_BT = self._logprobs(self.actor_critic, batch).cpu()
@@ -191,17 +263,17 @@ class DPOTrainer(PolicyTrainer):
         return [per_answer for _, per_answer in sorted(results, key=lambda item: item[0])]
 
     def update(self, indices: Sequence[int]) -> dict[str, float]:
-        """One optimiser step on the mean loss over all pairs of the comparisons with these indices.
+        """One optimiser step on the comparisons with these indices.
 
-        The result does not depend on the number of micro-batches or processes.
+        Each term of the loss is the mean over its units in all of them, so the result does not
+        depend on the number of micro-batches or processes.
         """
-        if self.ref_logprobs is None:
-            raise ValueError("call train(), which computes the reference's log-probabilities first")
         train = self.config.train
         world = self.accelerator.num_processes
+        counts = sum((self.units[i] for i in indices), Counter())
+        divergence = self.divergence(indices)
         self.actor_critic.train(train.dropout)
         self.set_learning_rates()
-        n_pairs = sum(len(self.comparisons[i].pairs) for i in indices)
         parts = micro_batches(
             indices, train.micro_batch_size, self.accelerator.process_index, world
         )
@@ -210,45 +282,144 @@ class DPOTrainer(PolicyTrainer):
         wanted = self.config.logging.n_samples if self._samples_are_due() else 0
         samples: list[dict] = []
         for i, (micro, weight) in enumerate(parts):
-            batch = self._collate(
-                [self.comparisons[j] for j in micro], [self.ref_logprobs[j] for j in micro]
-            )
+            batch = self._referenced(self.comparisons, self.ref_logprobs, micro)
             with self._no_sync(i + 1 < len(parts)):
                 with self.precision():
                     logprobs_BT = self._logprobs(self.model, batch)
-                losses_N, metrics = self.pair_losses(logprobs_BT, batch)
+                loss, metrics = self.losses(logprobs_BT, batch, counts, *divergence)
                 # gradients are averaged over processes, but their sum is needed
-                (losses_N.sum() * weight * world / n_pairs).backward()
-            for name, metric_N in metrics.items():
-                totals[name] = totals.get(name, 0) + metric_N.sum() * weight / n_pairs
+                (loss * weight * world).backward()
+            for name, value in metrics.items():
+                totals[name] = totals.get(name, 0) + value * weight
             if len(samples) < wanted and weight:  # a pass of the weight 0 repeats answers
                 samples += self._sample_rows(micro, logprobs_BT.detach(), batch)
         if samples:
             self.log.samples(self.step, samples[:wanted])
         metrics = self._summed(totals) | self._clip_and_step()
+        if self.mismatched:
+            metrics["dpo/kl"] = float(divergence[0])
         return metrics | {"lr": self.optimizer.param_groups[0]["lr"]}
 
-    def pair_losses(
-        self, logprobs_BT: Tensor, batch: ComparisonBatch
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of every pair, and metrics per pair to log.
+    @torch.no_grad()
+    def divergence(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """The policy's KL divergence from the reference, per answer and per token, 0 or more.
 
-        beta h is the reward that the policy implies (Rafailov et al. 2023, eq. 5).
+        It is max(0, mean h(y | x)) over the prompts x of these comparisons with answers y to other
+        prompts, as in KTO (Ethayarajh et al. 2024, arXiv 2402.01306). 0 if no loss needs it.
+        """
+        sums = torch.zeros(3, dtype=torch.float64, device=self.accelerator.device)
+        if self.mismatched:
+            self.actor_critic.eval()
+            process, world = self.accelerator.process_index, self.accelerator.num_processes
+            size = self.config.train.micro_batch_size
+            for micro, weight in micro_batches(indices, size, process, world):
+                batch = self._referenced(self.mismatched, self.mismatched_ref_logprobs, micro)
+                with self.precision():
+                    logprobs_BT = self._logprobs(self.model, batch)
+                mask_BT = batch.response_mask_BT
+                total = ((logprobs_BT - batch.ref_logprobs_BT) * mask_BT).sum()
+                sums += weight * torch.stack([total, mask_BT.sum(), mask_BT[:, 0].sum()])
+            sums = self.sum_over_processes(sums)
+        total, tokens, answers = sums.float().clamp(min=0)
+        return total / answers.clamp(min=1), total / tokens.clamp(min=1)
+
+    def losses(
+        self,
+        logprobs_BT: Tensor,
+        batch: ComparisonBatch,
+        counts: Mapping[str, int],
+        kl: Tensor,
+        token_kl: Tensor,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The part of a batch in the loss of a step, and in the metrics to log.
+
+        beta h is the reward that the policy implies (Rafailov et al. 2023, eq. 5). Losses that
+        compare means over tokens have that of the mean, and without a reference it is beta l.
+
+        Args:
+          counts: the units in the whole step.
         """
         settings = self.config.dpo
-        ratios_B = weighted_log_ratio(logprobs_BT, batch.ref_logprobs_BT, batch.weights_BT)
-        better_N = ratios_B[batch.better_N]
-        worse_N = ratios_B[batch.worse_N]
-        losses_N = PAIR_LOSSES[settings.loss](better_N - worse_N, settings.beta)
+        scored = Scored(batch, logprobs_BT, settings, kl, token_kl)
+        parts: dict[str, Tensor] = {}
+        for name, weight, unit, summed in loss_sums(scored):
+            part = weight * summed / max(counts[unit], 1)
+            parts[name] = parts[name] + part if name in parts else part
+        loss = torch.stack([*parts.values()]).sum()
         with torch.no_grad():
-            logged = {
-                "loss/total": losses_N,
-                "dpo/better": settings.beta * better_N,
-                "dpo/worse": settings.beta * worse_N,
-                "dpo/margin": settings.beta * (better_N - worse_N),
-                "dpo/accuracy": (better_N > worse_N).float(),
-            }
-        return losses_N, {name: value_N.detach() for name, value_N in logged.items()}
+            logged = {"loss/total": loss}
+            if len(parts) > 1:
+                logged |= {f"loss/{name}": part for name, part in parts.items()}
+            rewards_B = settings.beta * scored.answer_ratios(is_mean(settings))
+            if counts[PAIRS]:
+                better_N, worse_N = rewards_B[batch.better_N], rewards_B[batch.worse_N]
+                of_pairs = {
+                    "dpo/better": better_N,
+                    "dpo/worse": worse_N,
+                    "dpo/margin": better_N - worse_N,
+                    "dpo/accuracy": (better_N > worse_N).float(),
+                }
+                for name, value_N in of_pairs.items():
+                    logged[name] = value_N.sum() / counts[PAIRS]
+            if self.mismatched:
+                for name, label, unit in (
+                    ("dpo/good", GOOD, GOOD_ANSWERS),
+                    ("dpo/bad", BAD, BAD_ANSWERS),
+                ):
+                    if counts[unit]:
+                        logged[name] = rewards_B[batch.labels_B == label].sum() / counts[unit]
+        return loss, {name: value.detach() for name, value in logged.items()}
+
+    def _referenced(
+        self,
+        rows: Sequence[TokenComparison],
+        ref_logprobs: Sequence[Sequence[Tensor]] | None,
+        indices: Sequence[int],
+    ) -> ComparisonBatch:
+        """The batch of some rows, with the reference's log-probabilities; 0 if none are needed."""
+        chosen = [rows[i] for i in indices]
+        if self.moving_reference is not None:
+            batch = self._collate(chosen, None)
+            with torch.no_grad(), self.precision():
+                ref_logprobs_BT = self.moving_reference(
+                    batch.prompt_ids_BP,
+                    batch.prompt_mask_BP,
+                    batch.response_ids_BT,
+                    batch.response_mask_BT,
+                )[0].logprobs_BT
+            return replace(batch, ref_logprobs_BT=ref_logprobs_BT)
+        if not self.config.dpo.needs_reference:
+            return self._collate(chosen, None)
+        if ref_logprobs is None:
+            raise ValueError("call train(), which computes the reference's log-probabilities first")
+        return self._collate(chosen, [ref_logprobs[i] for i in indices])
+
+    @torch.no_grad()
+    def sync_reference(self) -> None:
+        """After every `sync_every` steps, pi_ref <- a pi + (1 - a) pi_ref, weight by weight.
+
+        Soft updates of TR-DPO (Gorbatovski et al. 2024, arXiv 2404.09656); with a = 1 hard ones.
+        """
+        settings = self.config.dpo.reference
+        if settings.sync_every is None or self.step % settings.sync_every:
+            return
+        assert self.moving_reference is not None
+        for mine, other in zip(self.moving_reference.parameters(), self.policy.parameters()):
+            if mine is not other:
+                mine.lerp_(other, settings.mixup)
+
+    def pending_tensors(self) -> dict[str, Tensor]:
+        """The reference that follows the policy, without frozen weights, which are the policy's."""
+        if self.moving_reference is None:
+            return {}
+        trained = {name for name, p in self.policy.named_parameters() if p.requires_grad}
+        parameters = self.moving_reference.named_parameters()
+        return {name: p.detach() for name, p in parameters if name in trained}
+
+    @torch.no_grad()
+    def restore_pending(self, tensors: Mapping[str, Tensor]) -> None:
+        for name, parameter in self.pending_tensors().items():
+            parameter.copy_(tensors[name])
 
     def _evaluate(self, bar: tqdm) -> None:
         """Evaluate, without forgetting the states of frozen layers that training needs."""
@@ -307,11 +478,10 @@ class DPOTrainer(PolicyTrainer):
             self.log.log(
                 self.step, metrics | {"episodes": round((self.step + 1) * self.episodes_per_step)}
             )
-        bar.set_postfix(
-            loss=f"{metrics['loss/total']:.3f}",
-            accuracy=f"{metrics['dpo/accuracy']:.2f}",
-            refresh=False,
-        )
+        shown = {"loss": f"{metrics['loss/total']:.3f}"}
+        if "dpo/accuracy" in metrics:
+            shown["accuracy"] = f"{metrics['dpo/accuracy']:.2f}"
+        bar.set_postfix(shown, refresh=False)
         bar.update()
 
     def _samples_are_due(self) -> bool:
@@ -326,7 +496,9 @@ class DPOTrainer(PolicyTrainer):
         The rows have the format of an RL run's samples.
         """
         log_ratios_BT = logprobs_BT - batch.ref_logprobs_BT
-        rewards_BT = self.config.dpo.beta * batch.weights_BT * log_ratios_BT
+        mask_BT = batch.response_mask_BT.to(log_ratios_BT.dtype)
+        weights_BT = token_weights(batch.marked_BT, mask_BT, self.config.dpo)
+        rewards_BT = self.config.dpo.beta * weights_BT * log_ratios_BT
         rows: list[dict] = []
         for i in indices:
             comparison = self.comparisons[i]
@@ -347,6 +519,25 @@ class DPOTrainer(PolicyTrainer):
             )
         if not self.comparisons:
             raise UserError("there are no comparisons to train on")
+
+
+def mismatched(comparisons: Sequence[TokenComparison]) -> list[TokenComparison]:
+    """Every prompt with an answer to another prompt: those of the next comparison in length.
+
+    If all comparisons have the same prompt, there is no other.
+    """
+    n = len(comparisons)
+    order = sorted(range(n), key=lambda i: comparisons[i].lengths)
+    result: dict[int, TokenComparison] = {}
+    for place, i in enumerate(order):
+        mine = comparisons[i]
+        following = (comparisons[order[(place + step) % n]] for step in range(1, n + 1))
+        others = (row for row in following if row.prompt_ids != mine.prompt_ids)
+        other = next(others, mine)
+        k = i % len(other.answer_ids)
+        ids, marked = other.answer_ids[k], [False] * len(other.answer_ids[k])
+        result[i] = TokenComparison(mine.source, mine.prompt_ids, [ids], [marked], [])
+    return [result[i] for i in range(n)]
 
 
 def _rows_of_answers(

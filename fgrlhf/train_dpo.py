@@ -1,14 +1,17 @@
 """Stage `fgrlhf dpo`: load what a config names, and train with the loop of fgrlhf/dpo.py."""
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from accelerate import Accelerator
+from torch import nn
 from transformers.utils import logging as transformers_logging
 
+from fgrlhf.base.errors import UserError
 from fgrlhf.data.token_comparisons import TokenComparison, encode_comparisons
 from fgrlhf.dev_evaluation import dev_evaluation
-from fgrlhf.dpo import DPOTrainer, load_comparisons
+from fgrlhf.dpo import DPOTrainer, load_comparisons, select_usable
 from fgrlhf.kernels.choice import use_kernels
 from fgrlhf.kernels.copies import keep_copies
 from fgrlhf.models import frozen_layers
@@ -17,6 +20,7 @@ from fgrlhf.models.lora import AdapterFree
 from fgrlhf.models.trunk import text_config
 from fgrlhf.policy import check_prompts_fit, trained_policy
 from fgrlhf.policy_trainer import announce
+from fgrlhf.preference_terms import BAD_ANSWERS, GOOD_ANSWERS, PAIRS, count_units
 from fgrlhf.runs.distributed import (
     mixed_precision,
     shard_over_processes,
@@ -45,6 +49,11 @@ def build_trainer(task: Task, config: DPOConfig) -> DPOTrainer:
     use_kernels(config.model.kernels, config.logging.save_dir)
     sharded = shards_models(config.parallel, accelerator)
 
+    if sharded and config.dpo.reference.sync_every is not None:
+        raise UserError(
+            "dpo.reference.sync_every needs whole models: leave it out, or set"
+            " parallel.strategy=ddp"
+        )
     # the first process sends the others their parts of sharded models
     empty = sharded and not accelerator.is_main_process
     with stop_together(accelerator), seeded(config.train.seed, "init"):  # of new adapters
@@ -59,27 +68,46 @@ def build_trainer(task: Task, config: DPOConfig) -> DPOTrainer:
     longest = config.model.max_generated_len
     check_prompts_fit(policy, train_prompts, task.core_text, train_file, quiet)
     check_prompts_fit(policy, evaluated_prompts, task.core_text, dev_file, quiet, longest)
-    encoded = encode_comparisons(policy, comparisons, longest, config.dpo.span_weight)
+    encoded = encode_comparisons(policy, comparisons, longest, config.dpo.reads_marks)
+    encoded = select_usable(config.dpo, encoded)
     for comparison in encoded:
         answers = map(len, comparison.answer_ids)
         policy.check_fits(len(comparison.prompt_ids), max(answers))
     if accelerator.is_main_process:
-        pairs = sum(len(comparison.pairs) for comparison in encoded)
-        answers = sum(len(comparison.answer_ids) for comparison in encoded)
-        print(f"{pairs} pairs of {answers} answers to {len(encoded)} prompts", flush=True)
-    if not keeps_frozen_states(policy, encoded, accelerator.num_processes):
+        print(what_is_learned(encoded), flush=True)
+    # without the pass of a fixed reference over all data, no states of frozen layers are kept
+    is_fixed = config.dpo.needs_reference and config.dpo.reference.sync_every is None
+    if not (is_fixed and keeps_frozen_states(policy, encoded, accelerator.num_processes)):
         policy.frozen_layers = None
-    if config.model.lora is None:
+    reference: nn.Module | None = None
+    if not config.dpo.needs_reference:
+        pass
+    elif config.model.lora is None:
         reference = policy.copy_sharing_frozen().eval().requires_grad_(False)
     else:
         reference = AdapterFree(policy)
-    if sharded:
-        shard_over_processes(reference, accelerator, dtype)
-    elif dtype == "bf16":
-        keep_copies(reference, policy)
+    if reference is not None:
+        if sharded:
+            shard_over_processes(reference, accelerator, dtype)
+        elif dtype == "bf16":
+            keep_copies(reference, policy)
     evaluate = dev_evaluation(task, config, dev_prompts, None, reference, accelerator)
     with seeded(config.train.seed, "init"):
-        return DPOTrainer(config, policy, encoded, evaluate, accelerator)
+        trainer = DPOTrainer(config, policy, encoded, evaluate, accelerator)
+    for row in trainer.mismatched:
+        policy.check_fits(len(row.prompt_ids), len(row.answer_ids[0]))
+    return trainer
+
+
+def what_is_learned(comparisons: Sequence[TokenComparison]) -> str:
+    """Numbers of pairs, answers and prompts, to print."""
+    counts = sum(map(count_units, comparisons), Counter())
+    answers = sum(len(comparison.answer_ids) for comparison in comparisons)
+    prompts = len({tuple(comparison.prompt_ids) for comparison in comparisons})
+    if counts[PAIRS]:
+        return f"{counts[PAIRS]} pairs of {answers} answers to {prompts} prompts"
+    good, bad = counts[GOOD_ANSWERS], counts[BAD_ANSWERS]
+    return f"{good} good and {bad} bad answers to {prompts} prompts"
 
 
 def keeps_frozen_states(

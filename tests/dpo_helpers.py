@@ -59,6 +59,19 @@ def fours() -> list[Comparison]:
     return comparisons
 
 
+def judged() -> list[Comparison]:
+    """Good and bad answers without pairs: whole ones and ones with marks, and one of neither."""
+    kinds = [(True, ()), (False, ()), (False, ((4, 7),)), (True, ((0, 3),)), (None, ())]
+    answers = (*BETTER, *WORSE)
+    comparisons = []
+    for i, (label, marked) in enumerate([*kinds, (False, ((0, 3), (8, 11)))]):
+        prompt = Prompt(str(i), TEXTS[i % len(TEXTS)])
+        comparisons.append(Comparison(prompt, (Answer(answers[i], marked),), (), labels=(label,)))
+    del comparisons[4]  # nobody said whether it is good
+    two = (Answer("a bird"), Answer("one two three"), Answer("red"))
+    return [*comparisons, Comparison(Prompt("6", "blue"), two, (), labels=(True, False, None))]
+
+
 def trainer(
     cfg: DPOConfig,
     kind: str = "t5",
@@ -70,6 +83,6 @@ def trainer(
     """A DPO trainer; the same arguments give the same trainer."""
     policy = tiny.policy(kind, lora=lora, **noise)
     comparisons = pairs() if comparisons is None else comparisons
-    limits = (cfg.model.max_generated_len, cfg.dpo.span_weight)
+    limits = (cfg.model.max_generated_len, cfg.dpo.reads_marks)
     encoded = encode_comparisons(policy, comparisons, *limits)
     return DPOTrainer(cfg, policy, encoded, evaluate, Accelerator(cpu=True))

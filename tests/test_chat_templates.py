@@ -317,10 +317,10 @@ def test_marked_characters_of_an_answer_have_the_weight(name):
     comparison = Comparison(
         QUESTION, (Answer(answer, ((start, start + 4),)), Answer("one")), ((0, 1),)
     )
-    (encoded,) = encode_comparisons(policy, [comparison], 4000, span_weight=3.0)
-    marked = [i for i, w in zip(encoded.answer_ids[0], encoded.weights[0]) if w == 3.0]
+    (encoded,) = encode_comparisons(policy, [comparison], 4000, reads_marks=True)
+    marked = [i for i, is_marked in zip(encoded.answer_ids[0], encoded.marked[0]) if is_marked]
     assert policy.tokenizer.decode(marked).strip() == "blue"
-    assert len(encoded.weights[0]) == len(encoded.answer_ids[0]) and encoded.weights[0][-1] == 1.0
+    assert len(encoded.marked[0]) == len(encoded.answer_ids[0]) and not encoded.marked[0][-1]
 
 
 def test_a_prompt_does_not_depend_on_the_day(monkeypatch):

@@ -9,7 +9,7 @@ from fgrlhf.base.errors import UserError
 from fgrlhf.configs.sections import Sampling
 from fgrlhf.data.comparisons import Answer, Comparison
 from fgrlhf.data.formats import Demonstration
-from fgrlhf.data.token_comparisons import collate, encode_comparisons, token_weights
+from fgrlhf.data.token_comparisons import collate, encode_comparisons, marked_tokens
 from fgrlhf.text_types import Prompt
 from fgrlhf.utils import IGNORED
 from sft.data import encode
@@ -19,13 +19,13 @@ def one(better: Answer, worse: Answer) -> list[Comparison]:
     return [Comparison(Prompt("0", "the cat"), (better, worse), ((0, 1),))]
 
 
-def test_token_weights_by_hand():
+def test_marked_tokens_by_hand():
     # a token may begin with the space before its word
     offsets = [(0, 3), (3, 7), (7, 8), (8, 12), (12, 12)]
-    assert token_weights(offsets, ((4, 7),), 3.0) == [1, 3, 1, 1, 1]
-    assert token_weights(offsets, ((2, 3), (8, 9)), 2.0) == [2, 1, 1, 2, 1]
-    assert token_weights(offsets, ((3, 8), (11, 12)), 2.0) == [1, 2, 2, 2, 1]
-    assert token_weights(offsets, (), 2.0) == token_weights(offsets, ((0, 12),), 1.0) == [1] * 5
+    assert marked_tokens(offsets, ((4, 7),)) == [0, 1, 0, 0, 0]
+    assert marked_tokens(offsets, ((2, 3), (8, 9))) == [1, 0, 0, 1, 0]
+    assert marked_tokens(offsets, ((3, 8), (11, 12))) == [0, 1, 1, 1, 0]
+    assert marked_tokens(offsets, ()) == [0] * 5
 
 
 @pytest.mark.parametrize("kind", ["word", "unigram", "bpe"])
@@ -33,16 +33,16 @@ def test_marked_characters_are_found_by_any_tokenizer(kind):
     policy = tiny.t5(kind)
     text = "the red cat sees a blue dog"
     (encoded,) = encode_comparisons(
-        policy, one(Answer(text, ((8, 11), (19, 23))), Answer("a dog")), 100, span_weight=4.0
+        policy, one(Answer(text, ((8, 11), (19, 23))), Answer("a dog")), 100, reads_marks=True
     )
-    marked = [t for t, w in enumerate(encoded.weights[0]) if w == 4.0]
+    marked = [t for t, is_marked in enumerate(encoded.marked[0]) if is_marked]
     joined = policy.tokenizer.decode([encoded.answer_ids[0][t] for t in marked]).replace(" ", "")
-    assert joined == "catblue" and set(encoded.weights[0]) == {1.0, 4.0}
-    assert len(encoded.weights[0]) == len(encoded.answer_ids[0])
-    assert encoded.weights[0][-1] == 1.0
-    assert set(encoded.weights[1]) == {1.0}
+    assert joined == "catblue"
+    assert len(encoded.marked[0]) == len(encoded.answer_ids[0])
+    assert encoded.marked[0][-1] is False
+    assert not any(encoded.marked[1])
     (plain,) = encode_comparisons(policy, one(Answer(text), Answer("a dog")), 100)
-    assert plain.answer_ids == encoded.answer_ids and set(plain.weights[0]) == {1.0}
+    assert plain.answer_ids == encoded.answer_ids and not any(plain.marked[0])
 
 
 def test_a_whole_answer_ends_and_a_cut_one_does_not():
@@ -51,12 +51,12 @@ def test_a_whole_answer_ends_and_a_cut_one_does_not():
         policy,
         one(Answer("the red cat"), Answer("the red cat sees a dog", ((0, 22),))),
         4,
-        span_weight=2.0,
+        reads_marks=True,
     )
     assert encoded.answer_ids[0][-1] == 1 and len(encoded.answer_ids[0]) == 4
     assert len(encoded.answer_ids[1]) == 4
     assert 1 not in encoded.answer_ids[1]
-    assert encoded.weights[1] == [2.0] * 4
+    assert encoded.marked[1] == [True] * 4
 
 
 def test_pairs_without_a_difference_are_left_out():
@@ -78,9 +78,9 @@ def test_weights_need_a_tokenizer_that_tells_characters():
         is_fast = False
 
     policy.tokenizer = Slow()
-    message = "dpo.span_weight=2 .* Slow has no character offsets: .* set dpo.span_weight=1"
+    message = "the marks of answers need .* Slow has no character offsets: .* set dpo.span_weight=1"
     with pytest.raises(UserError, match=message):
-        encode_comparisons(policy, one(Answer("a"), Answer("the")), 5, span_weight=2.0)
+        encode_comparisons(policy, one(Answer("a"), Answer("the")), 5, reads_marks=True)
 
 
 def test_a_pair_names_answers():
@@ -105,7 +105,7 @@ def test_a_batch_by_hand(kind):
             *[7] * (len(mask) - n),
         ]
         assert mask.tolist() == [1] * n + [0] * (len(mask) - n)
-        assert batch.weights_BT[b].tolist() == mask.tolist()
+        assert not batch.marked_BT[b].any()
         assert batch.ref_logprobs_BT[b, :n].tolist() == [t - 10 for t in range(n)]
         assert batch.ref_logprobs_BT[b, n:].tolist() == [0] * (len(mask) - n)
         real = batch.prompt_ids_BP[b][batch.prompt_mask_BP[b].bool()].tolist()

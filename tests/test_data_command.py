@@ -15,7 +15,7 @@ from fgrlhf.data.formats import FORMATS
 from fgrlhf.data.read import read_rows
 from fgrlhf.data.rows import Row
 from tasks.qa_feedback.feedback import load_examples
-from tasks.qa_feedback.training.comparisons import read_preferences
+from tasks.qa_feedback.training.comparisons import SOURCES
 
 FIXTURES = Path(__file__).parent / "fixtures"
 PAIRS = [
@@ -276,7 +276,7 @@ def test_convert_the_feedback_of_a_task(tmp_path, capsys):
     assert {row["prompt"] for row in rows} == {PROMPT}
     printed(capsys, "convert", pairs, joined, "format=comparisons", "to=joined")
     (row,) = read_rows(joined)
-    (expected,) = read_preferences(str(source), load_examples(tmp_path / "train.json"))
+    (expected,) = SOURCES["preference"](str(source), load_examples(tmp_path / "train.json"))
 
     def outcomes(answers, pairs):
         return {(answers[better], answers[worse]) for better, worse in pairs}
@@ -424,7 +424,7 @@ def test_the_commands_of_the_document_run(tmp_path, monkeypatch):
     commands = re.findall(r"^ {4}fgrlhf data (.*)$", DOCUMENT, re.M)
     for command in commands:
         data.main(command.split())
-    assert len(commands) == 20 and Path("rows.parquet").exists()
+    assert len(commands) == 23 and Path("rows.parquet").exists()
 
 
 def test_settings_may_stand_before_the_files(tmp_path, capsys):

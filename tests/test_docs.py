@@ -353,6 +353,9 @@ class Programs:
         (root / "steps.jsonl").write_text(steps)
         spans = '{"response": "7 and 8", "spans": [{"start": 6, "end": 7, "label": "wrong"}]}\n'
         (root / "spans.jsonl").write_text(spans)
+        unpaired = '{"prompt": "Name a prime.", "completion": "7", "label": true}\n'
+        unpaired += '{"prompt": "Name a prime.", "completion": "8", "label": false}\n'
+        (root / "unpaired.jsonl").write_text(unpaired)
         write_feedback_files(root)
         write_judgement_files(root)
         return root

@@ -1,21 +1,22 @@
-"""Losses of pairs by hand, DPO's gradient by brute force, and the trainer."""
+"""The gradients of the losses by brute force, and the trainer."""
 
 import copy
 import json
 import math
 from dataclasses import replace
+from itertools import groupby
 from types import SimpleNamespace
 
 import pytest
 import tiny
 import torch
 from accelerate import Accelerator
-from dpo_helpers import BETTER, TEXTS, config, fours, pairs, trainer
+from dpo_helpers import BETTER, TEXTS, config, fours, judged, pairs, trainer
 from rl_helpers import metrics
 from slow import with_slow
 
 from fgrlhf import base_trainer, train_dpo
-from fgrlhf.algorithms.losses import PAIR_LOSSES, weighted_log_ratio
+from fgrlhf.algorithms.preference_losses import sigmoid_pair_loss, weighted_log_ratio
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_jsonl, write_json
 from fgrlhf.base_trainer import BaseTrainer
@@ -26,42 +27,9 @@ from fgrlhf.dpo import DPOTrainer
 from fgrlhf.models import causal, frozen_layers
 from fgrlhf.policy import load_policy
 from fgrlhf.runs import checkpoint
+from fgrlhf.runs.dpo_config import WITHOUT_BETA, WITHOUT_REFERENCE
 from fgrlhf.task import Task
 from fgrlhf.text_types import Prompt
-
-# ---- the losses ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "name, beta, margin, loss, slope",
-    [
-        ("sigmoid", 0.5, 2.0, 0.3132617, -0.5 * 0.2689414),  # log(1 + e^-1), -beta sigmoid(-1)
-        ("sigmoid", 0.1, 0.0, math.log(2), -0.05),
-        ("sigmoid", 2.0, -50.0, 100.0, -2.0),
-        ("hinge", 0.5, 1.0, 0.5, -0.5),
-        ("hinge", 0.5, -2.0, 2.0, -0.5),
-        ("hinge", 0.5, 3.0, 0.0, 0.0),
-        ("ipo", 0.5, 3.0, 4.0, 4.0),  # (3 - 1)^2
-        ("ipo", 0.1, 0.0, 25.0, -10.0),  # (0 - 5)^2
-        ("ipo", 0.1, 5.0, 0.0, 0.0),
-    ],
-)
-def test_pair_losses_by_hand(name, beta, margin, loss, slope):
-    margins_N = torch.tensor([margin, 0.0], dtype=torch.float64, requires_grad=True)
-    losses_N = PAIR_LOSSES[name](margins_N, beta)
-    losses_N[0].backward()
-    assert losses_N[0].item() == pytest.approx(loss, abs=1e-6)
-    assert margins_N.grad.tolist() == pytest.approx([slope, 0.0], abs=1e-6)
-
-
-def test_weighted_log_ratio_by_hand():
-    new_BT, ref_BT = (
-        torch.tensor([[-1.0, -2.0, 0.0], [-1.0, -1.0, -1.0]]),
-        torch.tensor([[-2.0, -0.5, 0.0], [-1.5, -1.0, -3.0]]),
-    )
-    weights_BT = torch.tensor([[1.0, 3.0, 0.0], [1.0, 1.0, 1.0]])
-    assert weighted_log_ratio(new_BT, ref_BT, weights_BT).tolist() == [1.0 - 4.5, 0.5 + 0.0 + 2.0]
-
 
 # ---- the gradient --------------------------------------------------------------------------------
 
@@ -79,45 +47,105 @@ def alone(policy, prompt_ids, answer_ids):
     return logits_TV.log_softmax(-1).gather(-1, answer[0][:, None])[:, 0]
 
 
-def brute_force_loss(policy, reference, made) -> torch.Tensor:
-    """The mean of the explicit loss over pairs."""
-    beta, losses = made.config.dpo.beta, []
-    written_out = {
-        "sigmoid": lambda m: torch.log(1 + torch.exp(-beta * m)),
-        "hinge": lambda m: torch.relu(1 - beta * m),
-        "ipo": lambda m: m * m - m / beta + 1 / (4 * beta * beta),
-    }[made.config.dpo.loss]
+def sigmoid(x):
+    return 1 / (1 + torch.exp(-x))
+
+
+def log_odds(p):
+    return torch.log(p / (1 - p))
+
+
+# loss -> (h of both answers, log p of both, their lengths, beta) -> the loss of a pair, written out
+OF_A_PAIR = {
+    "sigmoid": lambda h, lp, n, beta: torch.log(1 + torch.exp(-beta * (h[0] - h[1]))),
+    "robust": lambda h, lp, n, beta: torch.log(1 + torch.exp(-beta * (h[0] - h[1]))),
+    "hinge": lambda h, lp, n, beta: torch.relu(1 - beta * (h[0] - h[1])),
+    "ipo": lambda h, lp, n, beta: (h[0] - h[1] - 0.5 / beta) ** 2,
+    "ipo_norm": lambda h, lp, n, beta: (h[0] / n[0] - h[1] / n[1] - 0.5 / beta) ** 2,
+    "apo_zero": lambda h, lp, n, beta: 1 - sigmoid(beta * h[0]) + sigmoid(beta * h[1]),
+    "apo_down": lambda h, lp, n, beta: sigmoid(beta * h[0]) + 1 - sigmoid(beta * (h[0] - h[1])),
+    "simpo": lambda h, lp, n, beta: -torch.log(sigmoid(beta * (lp[0] / n[0] - lp[1] / n[1]) - 0.5)),
+    "cpo": lambda h, lp, n, beta: -torch.log(sigmoid(beta * (lp[0] - lp[1]))),
+    "orpo": lambda h, lp, n, beta: (
+        -beta
+        * torch.log(sigmoid(log_odds(torch.exp(lp[0] / n[0])) - log_odds(torch.exp(lp[1] / n[1]))))
+    ),
+}
+
+
+def brute_force_loss(policy, reference, made, only: str | None = None) -> torch.Tensor:
+    """The explicit loss of a step with all comparisons."""
+    (name,) = made.config.dpo.losses
+    beta, pair_losses, nll, wrong = made.config.dpo.beta, [], [], []
+    weight = made.config.dpo.span_weight
     for c in made.comparisons:
-        h = []
-        for ids, weights in zip(c.answer_ids, c.weights):
+        h, likelihoods, lengths = [], [], []
+        for ids, marked, label in zip(c.answer_ids, c.marked, c.labels):
             with torch.no_grad():
                 ref_T = alone(reference, c.prompt_ids, ids)
-            h.append(sum(w * d for w, d in zip(weights, alone(policy, c.prompt_ids, ids) - ref_T)))
-        losses += [written_out(h[i] - h[j]) for i, j in c.pairs]
-    return sum(losses) / len(losses)
+            new_T = alone(policy, c.prompt_ids, ids)
+            weights = [weight if mark else 1.0 for mark in marked]
+            h.append(sum(w * d for w, d in zip(weights, new_T - ref_T)))
+            likelihoods.append(sum(w * d for w, d in zip(weights, new_T)))
+            lengths.append(sum(weights))
+            if label is True:
+                nll += list(-new_T)
+            elif label is False:
+                wrong += [-torch.log(1 - torch.exp(x)) for x, mark in zip(new_T, marked) if mark]
+        for i, j in c.pairs:
+            if name in OF_A_PAIR:
+                both = [(values[i], values[j]) for values in (h, likelihoods, lengths)]
+                pair_losses.append(OF_A_PAIR[name](*both, beta))
+    total = torch.zeros((), dtype=torch.float64)
+    if name in OF_A_PAIR:
+        total = total + sum(pair_losses) / len(pair_losses)
+    if name in ("cpo", "orpo", "sft"):
+        total = total + sum(nll) / len(nll)
+    if name == "unlikelihood":
+        total = total + sum(wrong) / len(wrong)
+    return total
 
 
-@pytest.mark.parametrize("kind", ["t5", "gpt2"])
-@pytest.mark.parametrize("loss", PAIR_LOSSES)
-@pytest.mark.parametrize("which", ["pairs", "spans", "fours"])
+DATA = {"pairs": pairs(), "spans": pairs(marked=True), "fours": fours()}
+OF_MARKS = ["unlikelihood"]
+CASES = [(name, which) for name in (*OF_A_PAIR, "sft") for which in DATA]
+CASES += [(name, "spans") for name in OF_MARKS]
+KINDS_OF_CASES = [(kind, loss, which) for kind in ("t5", "gpt2") for loss, which in CASES]
+
+
+def is_usual(kind: str, loss: str, which: str) -> bool:
+    """The cases that run by default: both models with the first loss, and each loss somewhere."""
+    return loss == "sigmoid" or which == "spans" if kind == "gpt2" else loss == "sigmoid"
+
+
+@pytest.mark.parametrize(
+    "kind, loss, which", with_slow(KINDS_OF_CASES, lambda *case: not is_usual(*case))
+)
 def test_the_gradient_is_that_of_brute_force_in_float64(kind, loss, which, tmp_path):
-    comparisons = {"pairs": pairs(), "spans": pairs(marked=True), "fours": fours()}[which]
     sizes = {"train__batch_size": 5, "train__micro_batch_size": 2, "train__max_grad_norm": None}
-    weight = 3.0 if which == "spans" else 1.0
-    cfg = config(tmp_path, dpo__loss=loss, dpo__span_weight=weight, **sizes)
-    run = trainer(cfg, kind, comparisons)
+    weighs = which == "spans" and loss in OF_A_PAIR
+    changes = {"dpo__span_weight": 3.0} if weighs else {}
+    if loss in WITHOUT_BETA:
+        changes["dpo__beta"] = 0.1
+    run = trainer(config(tmp_path, dpo__loss=loss, **changes, **sizes), kind, DATA[which])
     reference = copy.deepcopy(run.policy).double().eval()
-    run.ref_logprobs = run.reference_logprobs()
+    run.compute_reference()
+    assert (run.ref_logprobs is None) == (loss in WITHOUT_REFERENCE)
+    check_gradient(run, lambda policy: brute_force_loss(policy, reference, run))
+
+
+def check_gradient(run, exact_loss) -> None:
+    """Compare a step's gradient, away from the start, with that of a loss in float64."""
     with torch.no_grad():  # away from the reference, where all losses are similar
         for i, p in enumerate(run.actor_critic.parameters()):
             p.add_(0.05 * torch.randn(p.shape, generator=torch.Generator().manual_seed(i)))
     exact = copy.deepcopy(run.policy).double().eval()
-    brute_force_loss(exact, reference, run).backward()
+    exact_loss(exact).backward()
     run.optimizer.step = lambda: None
     run._samples_are_due = lambda: False
-    logged = run.update(range(5))
+    logged = run.update(range(len(run.comparisons)))
     with torch.no_grad():
-        expected = float(brute_force_loss(exact, reference, run))
+        expected = float(exact_loss(exact))
     assert logged["loss/total"] == pytest.approx(expected, rel=1e-5)
     checked = 0
     for (name, p), q in zip(run.policy.named_parameters(), exact.parameters()):
@@ -126,6 +154,53 @@ def test_the_gradient_is_that_of_brute_force_in_float64(kind, loss, which, tmp_p
         assert torch.allclose(p.grad.double(), q.grad, rtol=1e-3, atol=atol), name
         checked += largest > 1e-4
     assert checked > 10
+
+
+def kto_by_hand(policy, reference, run) -> torch.Tensor:
+    """KTO's loss of all answers or segments, one by one."""
+
+    def ratios(prompt_ids, ids):
+        return alone(policy, prompt_ids, ids) - alone(reference, prompt_ids, ids)
+
+    with torch.no_grad():
+        others = [ratios(row.prompt_ids, row.answer_ids[0]) for row in run.mismatched]
+    total = sum(float(ratios_T.sum()) for ratios_T in others)
+    z = max(total / len(others), 0)
+    token_z = max(total / sum(map(len, others)), 0)
+    settings, losses = run.config.dpo, []
+    for c in run.comparisons:
+        for ids, marked, label in zip(c.answer_ids, c.marked, c.labels):
+            if label is None:
+                continue
+            ratios_T = ratios(c.prompt_ids, ids)
+            if settings.loss == ["kto"]:
+                parts = [(ratios_T.sum(), label, z)]
+            else:
+                parts = []
+                for is_marked, group in groupby(range(len(ids)), marked.__getitem__):
+                    places = list(group)
+                    is_good = label or (any(marked) and not is_marked)
+                    if is_marked or not label or not any(marked):
+                        parts.append((ratios_T[places].sum(), is_good, token_z * len(places)))
+            for ratio, is_good, center in parts:
+                weight = settings.desirable_weight if is_good else settings.undesirable_weight
+                sign = 1 if is_good else -1
+                losses.append(weight * (1 - sigmoid(sign * settings.beta * (ratio - center))))
+    return sum(losses) / len(losses)
+
+
+@pytest.mark.parametrize("loss", ["kto", "kto_spans"])
+@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+def test_the_gradient_of_kto_is_that_of_brute_force_in_float64(kind, loss, tmp_path):
+    """Good and bad answers without pairs, with the weights of both, in several micro-batches."""
+    changes = {"dpo__desirable_weight": 2.0, "dpo__undesirable_weight": 0.5}
+    changes |= {"train__batch_size": 6, "train__micro_batch_size": 2, "train__max_grad_norm": None}
+    run = trainer(config(tmp_path, dpo__loss=loss, **changes), kind, judged())
+    assert [row.answer_ids[0] for row in run.mismatched]
+    assert all(a.prompt_ids == b.prompt_ids for a, b in zip(run.comparisons, run.mismatched))
+    reference = copy.deepcopy(run.policy).double().eval()
+    run.compute_reference()
+    check_gradient(run, lambda policy: kto_by_hand(policy, reference, run))
 
 
 def test_the_gradient_is_the_papers_formula():
@@ -146,7 +221,7 @@ def test_the_gradient_is_the_papers_formula():
         return z_TV.log_softmax(-1).expand(2, 3, 5).gather(-1, ids[..., None])[..., 0]
 
     h_B = weighted_log_ratio(logprobs(logits_TV), ref_BT, weights_BT)
-    PAIR_LOSSES["sigmoid"](h_B[:1] - h_B[1:], 0.7).sum().backward()
+    sigmoid_pair_loss(h_B[:1] - h_B[1:], 0.7).sum().backward()
     p_TV, margin = logits_TV.detach().softmax(-1), float((h_B[0] - h_B[1]).detach())
     expected_TV = torch.zeros(3, 5, dtype=torch.float64)
     for sign, row, weights_T in ((1, ids[0], weights_BT[0]), (-1, ids[1], weights_BT[1])):
@@ -159,6 +234,10 @@ def test_the_gradient_is_the_papers_formula():
 
 
 # ---- span weights --------------------------------------------------------------------------------
+
+
+def logprobs_of(run):
+    return run.reference_logprobs(run.comparisons)
 
 
 def weights_of(made) -> dict:
@@ -187,7 +266,7 @@ def test_marked_tokens_move_most(tmp_path):
         cfg = config(tmp_path / str(weight), dpo__span_weight=weight, **sizes)
         run = trainer(cfg, comparisons=[comparison])
         run.train()
-        before, after = run.ref_logprobs[0][1], run.reference_logprobs()[0][1]
+        before, after = run.ref_logprobs[0][1], logprobs_of(run)[0][1]
         moved[weight] = (after - before).tolist()
     fell = {weight: [-x for x in delta] for weight, delta in moved.items()}
     assert fell[5.0][1] / sum(map(abs, fell[5.0])) > fell[1.0][1] / sum(map(abs, fell[1.0])) + 0.1
@@ -196,7 +275,9 @@ def test_marked_tokens_move_most(tmp_path):
 # ---- what it learns ------------------------------------------------------------------------------
 
 
-LOSSES_AND_KINDS = [(loss, kind) for loss in PAIR_LOSSES for kind in ("t5", "gpt2")]
+# The `sigmoid` loss is tested with both. `apo_down` is not here: it lowers both answers.
+LEARNERS = [name for name in OF_A_PAIR if name not in ("robust", "apo_down")]
+LOSSES_AND_KINDS = [(loss, kind) for loss in LEARNERS for kind in ("t5", "gpt2")]
 
 
 # T5 takes twice as long as GPT-2, so by default it is trained with one loss only.
@@ -215,12 +296,38 @@ def test_it_finds_the_preferred_answer(kind, loss, tmp_path):
     run = trainer(config(tmp_path, **settings), kind, comparisons)
     run.train()
     rows = metrics(tmp_path)
-    assert rows[0]["dpo/margin"] == pytest.approx(0, abs=1e-5)
-    assert rows[-1]["dpo/accuracy"] == 1 and rows[-1]["dpo/margin"] > 0.45
-    logprobs = run.reference_logprobs()
+    if loss not in WITHOUT_REFERENCE:
+        assert rows[0]["dpo/margin"] == pytest.approx(0, abs=1e-5)
+    assert rows[-1]["dpo/accuracy"] == 1 and rows[-1]["dpo/margin"] > 0.3
+    logprobs = logprobs_of(run)
     for i, few in enumerate(logprobs):
         totals = [float(x.sum()) for x in few]
         assert totals.index(max(totals)) == i
+
+
+@pytest.mark.parametrize("loss", ["kto", "kto_spans", "unlikelihood"])
+def test_a_bad_word_becomes_less_likely_than_a_good_one(loss, tmp_path):
+    """Without pairs: one answer to each prompt, good, or bad with its second word marked."""
+    texts = ("one two", "three a", "the cat", "a dog")
+    comparisons = []
+    for i, text in enumerate(texts):
+        marked = ((4, 8),) if i % 2 else ()
+        answers = (Answer("red blue", marked),)
+        comparisons.append(Comparison(Prompt(str(i), text), answers, (), labels=(not i % 2,)))
+    settings = {"train__epochs": 60, "train__batch_size": 4, "train__lr": 1e-2, "dpo__loss": loss}
+    if loss in WITHOUT_BETA:
+        settings["dpo__beta"] = 0.1
+    run = trainer(config(tmp_path, **settings), "gpt2", comparisons)
+    before = logprobs_of(run)
+    run.train()
+    change = [after[0] - row[0] for after, row in zip(logprobs_of(run), before)]
+    assert all(bad_T[1] < -0.5 for bad_T in change[1::2])
+    last = metrics(tmp_path)[-1]
+    assert "dpo/accuracy" not in last
+    if loss != "unlikelihood":  # it has nothing that keeps the good word
+        for good_T, bad_T in zip(change[::2], change[1::2]):
+            assert good_T[1] > bad_T[1] + 0.5
+        assert last["dpo/good"] > last["dpo/bad"] and last["dpo/kl"] >= 0
 
 
 def test_the_margin_ends_where_bradley_and_terry_have_it(tmp_path):
@@ -258,7 +365,7 @@ def test_four_answers_once_are_their_pairs_one_by_one(tmp_path):
     for comparisons in (fours(), apart):
         sizes = {"train__batch_size": len(comparisons), "train__max_grad_norm": None}
         run = trainer(config(tmp_path, **sizes), "gpt2", comparisons)
-        run.ref_logprobs = run.reference_logprobs()
+        run.compute_reference()
         run.optimizer.step, run._samples_are_due = (lambda: None), (lambda: False)
         run.update(range(len(comparisons)))
         grads.append([p.grad.clone() for p in run.policy.parameters()])
@@ -284,6 +391,44 @@ def test_every_comparison_is_seen_in_every_pass(tmp_path):
     batches = [run.batch_indices(step) for step in range(6)]
     assert batches[:3] != batches[3:]
     assert batches[1] == trainer(cfg).batch_indices(1)
+
+
+# ---- the reference -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+def test_the_reference_follows_the_policy(kind, tmp_path):
+    """After every second step it is a quarter of the policy, and its margins start again there."""
+    settings = {"train__epochs": 2, "dpo__reference": {"sync_every": 2, "mixup": 0.25}}
+    run = trainer(config(tmp_path, **settings), kind)
+    first = {name: p.clone() for name, p in run.moving_reference.named_parameters()}
+    run.train(until=1)
+    assert run.ref_logprobs is None
+    assert all(torch.equal(p, first[n]) for n, p in run.moving_reference.named_parameters())
+    run.train(until=2)
+    for name, p in run.policy.named_parameters():
+        expected = 0.25 * p + 0.75 * first[name]
+        torch.testing.assert_close(run.moving_reference.get_parameter(name), expected)
+
+
+def test_a_reference_that_never_moves_is_the_fixed_one(tmp_path):
+    fixed = trainer(config(tmp_path / "a"), "gpt2")
+    still = trainer(config(tmp_path / "b", dpo__reference={"sync_every": 1000}), "gpt2")
+    for run in (fixed, still):
+        run.train()
+    for name, tensor in weights_of(fixed).items():
+        torch.testing.assert_close(weights_of(still)[name], tensor, rtol=1e-4, atol=1e-6)
+
+
+def test_a_resumed_run_has_the_reference_that_had_moved(tmp_path):
+    settings = {"train__epochs": 4, "train__save_every_steps": 3}
+    settings |= {"dpo__reference": {"sync_every": 2, "mixup": 0.5}, "dpo__loss": "kto"}
+    whole = trainer(config(tmp_path / "a", **settings), "gpt2")
+    whole.train()
+    trainer(config(tmp_path / "b", **settings), "gpt2").train(until=5)
+    resumed = trainer(config(tmp_path / "b", **settings), "gpt2")
+    resumed.train()
+    assert all(torch.equal(t, weights_of(resumed)[name]) for name, t in weights_of(whole).items())
 
 
 def evaluate(policy):
@@ -437,7 +582,7 @@ def test_the_frozen_layers_read_the_comparisons_once(tmp_path, monkeypatch):
 
     monkeypatch.setattr(causal, "run_lower", run_lower)
     keeps = top_layer_trainer(tmp_path / "keeps")
-    keeps.ref_logprobs = keeps.reference_logprobs()
+    keeps.compute_reference()
     of_the_reference = len(read)
     assert of_the_reference
     keeps.train()

@@ -37,6 +37,7 @@ from fgrlhf.data.formats import (
 from fgrlhf.data.judgements import JUDGEMENTS, JudgedResponse, Judgement, judged_spans, judged_steps
 from fgrlhf.data.read import write_rows
 from fgrlhf.data.rows import Row
+from fgrlhf.data.unpaired_rows import UNPAIRED
 from fgrlhf.models.dialogs import messages_in
 from fgrlhf.text_types import Prompt
 from tasks.qa_feedback.feedback import read_feedback
@@ -685,6 +686,10 @@ def test_a_file_of_each_format_round_trips(tmp_path, suffix):
         COMPARISONS: [
             parse(COMPARISONS, FOUR | {"id": "0", "preferences": [[0, 1]]}),
             parse(COMPARISONS, {"id": "1", "prompt": "p", "chosen": "a", "rejected": ""}),
+        ],
+        UNPAIRED: [
+            Comparison(Prompt("0", "p"), (Answer("abc", ((1, 3),)),), (), labels=(False,)),
+            Comparison(Prompt("1", "p"), (Answer("abc"),), (), labels=(True,)),
         ],
         SPANS: [judged_spans(Prompt("0", "p"), "abc", [span(1, 3, "x")])],
         STEPS: [solution(step("a", "ok"), step("b", score=0.5))],

@@ -221,7 +221,10 @@ def test_tools_without_an_importer_are_named(tmp_path):
     write_text(tsv, "#FORMAT=WebAnno TSV 3.3\n\n\n#Text=A\n1-1\t0-1\tA\t_\n")
     with pytest.raises(UserError, match="WebAnno TSV has no import.*UIMA CAS.*from=uima"):
         import_items(tsv, "mqm")
-    for name, way_out in (("kto", "from=unpaired"), ("lighttag", "spans.quote: value")):
+    for name, way_out in (
+        ("kto", "data.pairs=unpaired, and.*format=unpaired to=joined"),
+        ("lighttag", "spans.quote: value"),
+    ):
         with pytest.raises(UserError, match=way_out):
             main(["import", str(tsv), str(tmp_path / "o.jsonl"), f"from={name}"])
 

@@ -7,8 +7,8 @@ from fgrlhf.algorithms.losses import (
     clipped_value_loss,
     policy_gradient_loss,
     surrogate_loss,
-    weighted_log_ratio,
 )
+from fgrlhf.algorithms.preference_losses import weighted_log_ratio
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, read_jsonl, write_json, write_jsonl
 from fgrlhf.cli import data, dpo
 from fgrlhf.configs.strict import load_config
-from fgrlhf.data.comparisons import new_words
+from fgrlhf.data.comparisons import Answer, new_words
 from fgrlhf.dpo import load_comparisons
 from fgrlhf.models.lora import has_adapters
 from fgrlhf.policy import Policy, load_policy
@@ -85,6 +85,20 @@ def test_pairs_of_a_row():
     assert [a.text for a in result.answers] == ["A dog. It sat.", "b", "c", "d"]
     assert not any(a.marked for a in result.answers)
     assert result.pairs == ((0, 1), (2, 0), (1, 3))
+
+
+def test_marks_of_a_row():
+    """Prediction 1 is bad with its errors and good without one; `both` adds it to the pairs."""
+    rows = [row(), row(errors=())]
+    bad, good = make_comparisons(rows, [PROMPT], "marks", "f.json")
+    assert bad.answers == (Answer("A dog. It sat.", ((0, 5), (7, 14))),)
+    assert bad.labels == (False,) and good.labels == (True,) and not bad.pairs
+    (both,) = make_comparisons(rows[:1], [PROMPT], "both", "f.json")
+    (compared,) = make_comparisons(rows[:1], [PROMPT], "preference", "f.json")
+    assert both.answers == compared.answers + bad.answers and both.pairs == compared.pairs
+    assert both.labels == (None, None, None, None, False)
+    (only,) = make_comparisons([row(preference=[0] * 6)], [PROMPT], "both", "f.json")
+    assert only == bad
 
 
 def test_rows_without_a_pair_are_left_out():

@@ -1,4 +1,4 @@
-"""Losses: pure functions that return one loss per token, or one per pair of responses.
+"""Losses: pure functions that return one loss per token.
 
 The trainer averages them over a minibatch (`response_weights` in metrics.py).
 """
@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.nn.functional import logsigmoid
 
 from fgrlhf.utils import check_same_shape
 
@@ -177,46 +176,3 @@ def clipped_value_loss(
     # Within the range both terms are equal up to rounding, which must not count as clipping.
     is_clipped_BT = (clipped_BT > unclipped_BT) & (step_BT.abs() > cliprange)
     return 0.5 * torch.maximum(unclipped_BT, clipped_BT), is_clipped_BT.float()
-
-
-# ---- pairs of responses --------------------------------------------------------------------------
-
-
-def weighted_log_ratio(logprobs_BT: Tensor, ref_logprobs_BT: Tensor, weights_BT: Tensor) -> Tensor:
-    """h_B = sum_t w_t (log pi(a_t) - log pi_ref(a_t)).
-
-    Args:
-      weights_BT: w_t, 0 on padding. With w_t = 1 on all tokens h is the response's log-ratio.
-    """
-    check_same_shape(
-        logprobs_BT=logprobs_BT, ref_logprobs_BT=ref_logprobs_BT, weights_BT=weights_BT
-    )
-    return (weights_BT * (logprobs_BT - ref_logprobs_BT)).sum(1)
-
-
-def sigmoid_pair_loss(margins_N: Tensor, beta: float) -> Tensor:
-    """L = -log sigmoid(beta m), m = h(better) - h(worse).
-
-    DPO (Rafailov et al. 2023, arXiv 2305.18290, eq. 7).
-    """
-    return -logsigmoid(beta * margins_N)
-
-
-def hinge_pair_loss(margins_N: Tensor, beta: float) -> Tensor:
-    """L = max(0, 1 - beta m).
-
-    The loss of SLiC (Zhao et al. 2023, arXiv 2305.10425), applied to log-ratios as in Liu et al.
-    2023, arXiv 2309.06657.
-    """
-    return (1 - beta * margins_N).clamp(min=0)
-
-
-def ipo_pair_loss(margins_N: Tensor, beta: float) -> Tensor:
-    """L = (m - 1 / (2 beta))^2.
-
-    IPO (Azar et al. 2023, arXiv 2310.12036, eq. 17, where beta is called tau).
-    """
-    return (margins_N - 1 / (2 * beta)) ** 2
-
-
-PAIR_LOSSES = {"sigmoid": sigmoid_pair_loss, "hinge": hinge_pair_loss, "ipo": ipo_pair_loss}

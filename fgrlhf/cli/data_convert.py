@@ -10,28 +10,38 @@ from fgrlhf.base.errors import UserError, counted, shorten, suggestion
 from fgrlhf.cli.data_inspect import FormatSettings, print_counts
 from fgrlhf.configs.strict import refuse
 from fgrlhf.data import span_rows
-from fgrlhf.data.comparisons import Comparison, join_pairs
-from fgrlhf.data.exporters import Rows, trl_preference_rows
+from fgrlhf.data.comparisons import Comparison, as_pairs, edits, join_pairs
+from fgrlhf.data.exporters import Rows, texts_or_conversations, trl_preference_rows
 from fgrlhf.data.format import CONVERSATIONS, Format
-from fgrlhf.data.formats import FORMATS, SPANS
+from fgrlhf.data.formats import COMPARISONS, FORMATS, SPANS
 from fgrlhf.data.judgements import JUDGEMENTS, Losses
 from fgrlhf.data.read import check_input_and_output, check_not_input, read_rows, write_rows
 from fgrlhf.data.rows import Columns, Row, key_list
 from fgrlhf.data.step_rows import STEP_ROWS, step_rows
+from fgrlhf.data.unpaired_rows import (
+    UNPAIRED,
+    comparisons_of_unpaired,
+    spans_of_unpaired,
+    unpaired_of_comparisons,
+    unpaired_of_spans,
+)
 from fgrlhf.load import load_task
 from fgrlhf.text_types import Prompt
 
 # format -> what `convert` can write besides rows with the format's own keys
 TARGETS = {
-    "comparisons": ("pairs", "joined"),
+    "comparisons": ("pairs", "joined", "edits", "unpaired"),
+    "unpaired": ("pairs", "joined", "spans"),
     "steps": ("trl", "math_shepherd", "prm800k"),
-    "spans": ("judgements",),
+    "spans": ("judgements", "unpaired", "pairs", "joined"),
 }
 
 CONVERSATIONS_HELP = (
     "whether prompts and responses are lists of messages, which TRL puts into the chat template;"
     " null: if the prompt or a response of a row is such a list"
 )
+
+TEXTS = ("prompt", CONVERSATIONS, "chosen", "rejected", "completion", "response")
 
 # rows of spans, read as judgements
 SPAN_JUDGEMENTS = Format(
@@ -40,12 +50,25 @@ SPAN_JUDGEMENTS = Format(
 
 
 class ConvertSettings(FormatSettings):
-    to: Literal["rows", "pairs", "joined", "trl", "math_shepherd", "prm800k", "judgements"] = Field(
+    to: Literal[
+        "rows",
+        "pairs",
+        "joined",
+        "edits",
+        "unpaired",
+        "spans",
+        "trl",
+        "math_shepherd",
+        "prm800k",
+        "judgements",
+    ] = Field(
         default="rows",
         description=(
-            "rows: as they are; of comparisons also pairs: {prompt, chosen, rejected} for every"
-            " decided pair; joined: one row for each prompt; of steps also the formats trl,"
-            " math_shepherd and prm800k; of spans also judgements"
+            "rows: as they are; of comparisons, unpaired and spans also each other: pairs:"
+            " {prompt, chosen, rejected} for every decided pair; joined: one comparison for each"
+            " prompt; unpaired; spans; of comparisons edits: a pair for each edit between two"
+            " responses; of steps also the formats trl, math_shepherd and prm800k; of spans also"
+            " judgements"
         ),
     )
     error_at_most: float = Field(
@@ -105,23 +128,10 @@ def convert(source: str, out: str, settings: ConvertSettings) -> None:
     else:
         items = _read_by_task(source, settings)
 
-    losses = Losses()
-    if settings.to == "pairs":
-        wanted = settings.conversations
-        if wanted is None and settings.task is not None:  # of a file in the task's own format
-            wanted = False
-        rows, losses = preference_rows(source, items, wanted, settings.columns, settings.limit)
-    elif settings.to == "joined":
-        losses = _lost_by_joining(items)
-        rows = [row_format.to_row(item) for item in join_pairs(items)]
-    elif settings.to in STEP_ROWS:
-        rows, losses = step_rows(items, settings.to, settings.error_at_most)
-    else:
-        rows = [row_format.to_row(item) for item in items]
+    rows, losses, written = _converted(source, items, row_format, settings)
     losses += _replaced(source, settings)
 
     write_rows(out, rows)
-    written = "judgements" if settings.to == "judgements" else settings.format
     print(f"{out}: {counted(len(rows), 'row')} of {written}")
     print_counts(counts)
     for what, count in losses.most_common():
@@ -129,6 +139,46 @@ def convert(source: str, out: str, settings: ConvertSettings) -> None:
     if settings.task is None:
         for line in settings.notes(source):
             print(f"  {line}")
+
+
+def _converted(
+    source: str, items: list[Any], row_format: Format[Any], settings: ConvertSettings
+) -> tuple[list[dict[str, Any]], Losses, str]:
+    """The rows of items in the form `settings.to`, what these lose, and the format of the rows."""
+    to = settings.to
+    losses = Losses()
+    if to in STEP_ROWS:
+        rows, losses = step_rows(items, to, settings.error_at_most)
+        return rows, losses, settings.format
+    if to in ("pairs", "joined", "spans") and settings.format != COMPARISONS.name:
+        if settings.format == SPANS.name:
+            items, losses = unpaired_of_spans(items)
+        if to == "spans":
+            responses, lost = spans_of_unpaired(items)
+            return [SPANS.to_row(response) for response in responses], losses + lost, SPANS.name
+        items, lost = comparisons_of_unpaired(items)
+        losses += lost
+    if to == "pairs":
+        wanted = settings.conversations
+        if wanted is None and settings.task is not None:  # of a file in the task's own format
+            wanted = False
+        rows, lost = preference_rows(source, items, wanted, settings.columns, settings.limit)
+        return rows, losses + lost, COMPARISONS.name
+    if to == "joined":
+        losses += _lost_by_joining(items)
+        joined = join_pairs(items)
+        return [COMPARISONS.to_row(item) for item in joined], losses, COMPARISONS.name
+    if to == "edits":
+        edited = [pair for item in as_pairs(items) for pair in edits(item)]
+        losses["margins"] += sum(len(item.margins) for item in items)
+        return [COMPARISONS.to_row(pair) for pair in edited], +losses, COMPARISONS.name
+    if to == "unpaired":
+        is_pairs = settings.format == COMPARISONS.name
+        items, losses = (unpaired_of_comparisons if is_pairs else unpaired_of_spans)(items)
+        rows = [UNPAIRED.to_row(item) for item in items]
+        return texts_or_conversations(rows, items), losses, UNPAIRED.name
+    rows = [row_format.to_row(item) for item in items]
+    return rows, losses, JUDGEMENTS.name if to == "judgements" else settings.format
 
 
 def preference_rows(
@@ -163,7 +213,7 @@ def _has_conversations(source: str, columns: Columns, limit: int | None) -> bool
     """Whether a row of comparisons has a prompt or a response that is made of messages."""
     for values in read_rows(source)[:limit]:
         row = Row(values, columns)
-        texts = [row.get(name) for name in ("prompt", CONVERSATIONS, "chosen", "rejected")]
+        texts = [row.get(name) for name in TEXTS if name in row.values or name in columns]
         responses = row.get("responses")
         if isinstance(responses, list):
             texts += responses

@@ -17,11 +17,14 @@ from fgrlhf.data.formats import COMPARISONS, FORMATS, JUDGEMENTS, PROMPTS, SPANS
 from fgrlhf.data.quotes import Offsets, quote_notes
 from fgrlhf.data.read import read_rows
 from fgrlhf.data.rows import Row
+from fgrlhf.data.unpaired_rows import UNPAIRED
 from fgrlhf.text_types import Prompt
 
-WITH_OFFSETS = (SPANS.name, JUDGEMENTS.name, COMPARISONS.name)  # formats
+WITH_OFFSETS = (SPANS.name, JUDGEMENTS.name, COMPARISONS.name, UNPAIRED.name)  # formats
 WITH_QUOTES = (SPANS.name, JUDGEMENTS.name)  # formats with marked texts beside the offsets
-FormatName = Literal["prompts", "demonstrations", "comparisons", "spans", "steps", "judgements"]
+FormatName = Literal[
+    "prompts", "demonstrations", "comparisons", "unpaired", "spans", "steps", "judgements"
+]
 
 ROWS_TRIED = 100  # rows used to find out which formats a file matches
 MOST_SHOWN = 400  # characters shown of a row

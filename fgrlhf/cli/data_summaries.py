@@ -16,6 +16,7 @@ from fgrlhf.data.formats import (
 )
 from fgrlhf.data.judgements import JUDGEMENTS, SOURCE, JudgedResponse
 from fgrlhf.data.locate import is_whole
+from fgrlhf.data.unpaired_rows import UNPAIRED
 from fgrlhf.models.dialogs import NEXT_TURN
 from fgrlhf.segmentation import odd_kind, sentences
 from fgrlhf.text_types import Prompt
@@ -84,6 +85,24 @@ def _about_comparisons(comparisons: Sequence[Comparison]) -> list[str]:
             f"pairs whose better response is blank: {blank:,} (a policy would learn to write"
             " nothing; remove these rows if that is not intended)"
         )
+    return lines
+
+
+def _about_unpaired(items: Sequence[Comparison]) -> list[str]:
+    lines = _about_prompts([item.prompt for item in items])
+    good = sum(item.labels[0] is True for item in items)
+    lines.append(f"good responses: {good:,}, bad ones: {len(items) - good:,}")
+    marked = sum(bool(item.answers[0].marked) for item in items)
+    if marked:
+        lines.append(f"with marked characters: {marked:,}")
+    if good in (0, len(items)):
+        lines.append("all are of one kind: KTO learns from good and bad ones")
+    labels: dict[tuple[str, str], set[bool | None]] = {}
+    for item in items:
+        labels.setdefault((item.prompt.text, item.answers[0].text), set()).add(item.labels[0])
+    both = sum(len(of_answer) > 1 for of_answer in labels.values())
+    if both:
+        lines.append(f"responses that are good in one row and bad in another: {both:,}")
     return lines
 
 
@@ -187,6 +206,7 @@ _SUMMARIES: dict[str, Callable[[Sequence[Any]], list[str]]] = {
     PROMPTS.name: _about_prompts,
     DEMONSTRATIONS.name: _about_demonstrations,
     COMPARISONS.name: _about_comparisons,
+    UNPAIRED.name: _about_unpaired,
     SPANS.name: _about_spans,
     STEPS.name: _about_steps,
     JUDGEMENTS.name: _about_judgements,

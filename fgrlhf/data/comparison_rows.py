@@ -42,7 +42,7 @@ from fgrlhf.data.shapes import (
     conversation_prompt,
     messages_of,
     split_answer,
-    split_dialogs,
+    split_pair,
 )
 from fgrlhf.text_types import Message
 
@@ -217,7 +217,25 @@ def _chosen_and_rejected(row: Row) -> tuple[PromptText, str, str]:
     worse = row.text("rejected", may_be_blank=True)
     if row.has("prompt"):
         return prompt_text(row, "prompt"), better, worse
-    return split_dialogs(better, worse)
+    prompt, better, worse, is_dialog = split_pair(better, worse)
+    if not is_dialog:
+        _refuse_other_texts(row)
+        row.counts["pairs without a prompt, which is what both texts begin with"] += 1
+    return prompt, better, worse
+
+
+def _refuse_other_texts(row: Row) -> None:
+    """Raise `RowError` if a row without a prompt has other texts, one of which may be it."""
+    read = ("chosen", "rejected", "id")
+    others = [key for key, value in row.values.items() if isinstance(value, str)]
+    others = [key for key in others if key not in {*read, *(row.key(name) for name in read)}]
+    if others:
+        raise RowError(
+            "prompt",
+            f"missing, and the text under `{others[0]}` may be it: if it is, name it; if `chosen`"
+            " and `rejected` begin with their prompt, remove the other texts",
+            missing=("prompt",),
+        )
 
 
 def _as_messages(value: Any) -> Any:
@@ -237,14 +255,21 @@ def _marked(row: Row, texts: Sequence[str]) -> list[tuple[tuple[int, int], ...]]
         raise RowError(key, f"has {len(lists)} lists for {len(texts)} responses")
     marked = []
     for i, (ranges, text) in enumerate(zip(lists, texts)):
-        places = []
-        for k, pair in enumerate(ranges):
-            name = f"{key}[{i}][{k}]"
-            if len(pair) != 2:
-                raise RowError(name, "must be [start, end]")
-            places.append(counted_span(row, name, pair[0], pair[1], text))
-        marked.append(tuple(places))
+        marked.append(marked_ranges(row, f"{key}[{i}]", ranges, text))
     return marked
+
+
+def marked_ranges(
+    row: Row, key: str, ranges: Sequence[Any], text: str
+) -> tuple[tuple[int, int], ...]:
+    """The ranges `[start, end]` of characters of a text that the row has under a key."""
+    places = []
+    for k, pair in enumerate(ranges):
+        name = f"{key}[{k}]"
+        if not isinstance(pair, list) or len(pair) != 2:
+            raise RowError(name, "must be [start, end]")
+        places.append(counted_span(row, name, pair[0], pair[1], text))
+    return tuple(places)
 
 
 def _comparison_row(comparison: Comparison) -> dict[str, Any]:

@@ -41,8 +41,12 @@ class Comparison:
     pairs: tuple[tuple[int, int], ...]
     # by how much the first answer of each pair is better; () if nobody said that
     margins: tuple[float, ...] = ()
+    # whether each answer is good by itself, None if nobody said; (): `labels_of_pairs`
+    labels: tuple[bool | None, ...] = ()
 
     def __post_init__(self):
+        if self.labels and len(self.labels) != len(self.answers):
+            raise ValueError(f"{len(self.labels)} labels for {len(self.answers)} answers")
         if self.margins and len(self.margins) != len(self.pairs):
             raise ValueError(f"{len(self.margins)} margins for {len(self.pairs)} pairs")
         if any(not 0 <= i < len(self.answers) for pair in self.pairs for i in pair):
@@ -89,6 +93,19 @@ def margins_of_scores(
 ) -> tuple[float, ...]:
     """The difference of the scores of each (better, worse) pair."""
     return tuple(scores[better] - scores[worse] for better, worse in pairs)
+
+
+def labels_of_pairs(n_answers: int, pairs: Sequence[tuple[int, int]]) -> tuple[bool | None, ...]:
+    """Whether each answer is better in more pairs than it is worse in; None if in equally many.
+
+    The answers of a single pair are good and bad, as in TRL's `unpair_preference_dataset`. Of
+    several answers, each is compared with the middle of the others (Copeland's score).
+    """
+    score = [0] * n_answers
+    for better, worse in pairs:
+        score[better] += 1
+        score[worse] -= 1
+    return tuple(None if points == 0 else points > 0 for points in score)
 
 
 # ---- comparisons of two answers and of several ---------------------------------------------------
@@ -155,6 +172,47 @@ def _answer_keys(comparison: Comparison) -> list[AnswerKey]:
         keys.append((answer.text, counts[answer.text]))
         counts[answer.text] += 1
     return keys
+
+
+# ---- pairs that differ in one span ---------------------------------------------------------------
+
+
+def edits(pair: Comparison) -> list[Comparison]:
+    """A pair for each edit that leads from the worse answer to the better one, from left to right.
+
+    Both answers of a pair have the edits before it and lack those after it, so they differ in one
+    span, which is marked: what an improvement chain compares (CH-Wang et al. 2025, arXiv
+    2512.23693), here with the words that differ in place of a model's revisions. Insertions and
+    deletions are marked in the answer that has the words.
+
+    Args:
+      pair: two answers, the better one first.
+    """
+    better, worse = (_pieces(answer.text) for answer in pair.answers)
+    changes = [
+        change
+        for change in difflib.SequenceMatcher(None, worse, better, autojunk=False).get_opcodes()
+        if change[0] != "equal"
+    ]
+    result = []
+    for number, (_, first, end, new_first, new_end) in enumerate(changes):
+        before, after = "".join(better[:new_first]), "".join(worse[end:])
+        answers = []
+        for changed in (better[new_first:new_end], worse[first:end]):
+            middle = "".join(changed)
+            start = len(before) + len(middle) - len(middle.lstrip())
+            end_of_words = len(before) + len(middle.rstrip())
+            marked = ((start, end_of_words),) if middle.strip() else ()
+            answers.append(Answer(before + middle + after, marked))
+        prompt = replace(pair.prompt, id=f"{pair.prompt.id}/{number}")
+        result.append(Comparison(prompt, tuple(answers), ((0, 1),)))
+    return result
+
+
+def _pieces(text: str) -> list[str]:
+    """The words and punctuation marks of a text, each with the white space after it."""
+    starts = [match.start() for match in _WORD.finditer(text)]
+    return [text[start:end] for start, end in zip([0, *starts[1:]], [*starts[1:], len(text)])]
 
 
 # ---- corrections ---------------------------------------------------------------------------------

@@ -455,18 +455,26 @@ def trl_preference_rows(items: Sequence[Comparison], conversations: bool = False
             losses["responses in no decided pair"] += len(item.answers) - len(in_pairs)
     pairs = as_pairs(items)
     rows = [pair_row(pair) for pair in pairs]
+    return texts_or_conversations(rows, pairs, conversations), +losses
+
+
+def texts_or_conversations(
+    rows: list[dict[str, Any]], items: Sequence[Comparison], conversations: bool = False
+) -> list[dict[str, Any]]:
+    """The rows of items, all of them as conversations if one is or if that is wanted."""
     if conversations or any(isinstance(row["prompt"], list) for row in rows):
-        rows = [_as_conversation(row, pair.prompt) for row, pair in zip(rows, pairs, strict=True)]
-    return rows, +losses
+        return [_as_conversation(row, item.prompt) for row, item in zip(rows, items, strict=True)]
+    return rows
 
 
 def _as_conversation(row: dict[str, Any], prompt: Prompt) -> dict[str, Any]:
-    """The row of a pair with messages in place of its texts."""
+    """The row of a pair or of one response with messages in place of its texts."""
     messages = prompt.messages or ((USER, prompt.text),)
     prompt_messages = [{"role": role, "content": text} for role, text in messages]
     answers = {}
-    for key in ("chosen", "rejected"):
-        answers[key] = [{"role": ASSISTANT, "content": row[key]}]
+    for key in ("chosen", "rejected", "completion"):
+        if key in row:
+            answers[key] = [{"role": ASSISTANT, "content": row[key]}]
     return row | {"prompt": prompt_messages} | answers
 
 

@@ -7,6 +7,7 @@
     spans             {prompt?, response, source?,
                        spans: [{start, end, label, severity?, evidence?, reason?, side?}, ...]}
     steps             {prompt, steps: [{text, label | score}, ...]}
+    unpaired          {prompt, completion, label, marked?}: fgrlhf/data/unpaired_rows.py
     judgements        {prompt?, response, source?, judgements: [...]}: fgrlhf/data/judgements.py
 
 Every row may also have an `id`; without one its number is its id. All other keys belong to the task
@@ -73,6 +74,7 @@ from fgrlhf.data.shapes import (
     split_marked_steps,
     text_after_marks,
 )
+from fgrlhf.data.unpaired_rows import UNPAIRED
 from fgrlhf.text_types import Prompt
 
 
@@ -136,8 +138,9 @@ def _refuse_rejected(row: Row) -> None:
         raise LeftOutError(
             "label",
             "is false: this is an unpaired preference, and its completion was rejected, so that no"
-            " model may imitate it. `fgrlhf data import IN OUT from=unpaired` makes comparisons of"
-            " such rows; `fgrlhf data convert IN OUT format=demonstrations` keeps the good ones",
+            " model may imitate it. `fgrlhf dpo` learns from such rows with dpo.loss=kto"
+            " data.pairs=unpaired; `fgrlhf data convert IN OUT format=demonstrations` keeps the"
+            " good ones",
             "rows with `label` false, whose completions were rejected",
         )
 
@@ -506,7 +509,7 @@ STEPS = Format(
 )
 FORMATS: dict[str, Format[Any]] = {
     row_format.name: row_format
-    for row_format in (PROMPTS, DEMONSTRATIONS, COMPARISONS, SPANS, STEPS, JUDGEMENTS)
+    for row_format in (PROMPTS, DEMONSTRATIONS, COMPARISONS, UNPAIRED, SPANS, STEPS, JUDGEMENTS)
 }
 
 

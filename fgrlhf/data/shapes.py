@@ -26,6 +26,7 @@ from fgrlhf.base.records import (
 )
 from fgrlhf.models.dialogs import NEXT_TURN, dialog_text, messages_in
 from fgrlhf.text_types import ASSISTANT, SYSTEM, USER, Message
+from fgrlhf.words import word_starts
 
 STEP_MARK = "ки"  # after each step of a Math-Shepherd row
 FIRST_STEPS = ("Step 1:", "step 1:")  # beginnings of the first step
@@ -135,26 +136,37 @@ def conversation_prompt(key: str, messages: Sequence[Message]) -> PromptText:
 # ---- pairs without a prompt ----------------------------------------------------------------------
 
 
-def split_dialogs(chosen: str, rejected: str) -> tuple[PromptText, str, str]:
-    """The prompt and both answers of two dialogs with the same beginning, as in HH-RLHF.
+def split_pair(chosen: str, rejected: str) -> tuple[PromptText, str, str, bool]:
+    """The prompt and both answers of two texts with the same beginning, and whether it is a dialog.
 
-    The prompt is the common beginning, up to its last `NEXT_TURN`. White space around the answers
-    is removed.
+    The prompt of two dialogs, as in HH-RLHF, is the common beginning up to its last `NEXT_TURN`.
+    That of other texts, as in TRL's rows with an implicit prompt, is the common beginning up to the
+    last word that is whole in both. (TRL 1.10 cuts words: `extract_prompt` in trl/data_utils.py.)
+    White space around the answers is removed.
 
     Raises:
-      RowError: the dialogs share no such beginning.
+      RowError: they share no such beginning.
     """
     shared = commonprefix([chosen, rejected])
     place = shared.rfind(NEXT_TURN)
-    if place < 0:
+    if place >= 0:
+        end = place + len(NEXT_TURN)
+        return PromptText.of(shared[:end]), chosen[end:].strip(), rejected[end:].strip(), True
+    starts = set(word_starts(chosen)) & set(word_starts(rejected))
+    end = max((start for start in starts if start <= len(shared)), default=0)
+    if not shared[:end].strip():
         raise RowError(
             "prompt",
             "missing, and `chosen` and `rejected` do not begin with the same dialog up to"
-            " `Assistant:`",
+            " `Assistant:`, or with the same words",
             missing=("prompt",),
         )
-    end = place + len(NEXT_TURN)
-    return PromptText.of(shared[:end]), chosen[end:].strip(), rejected[end:].strip()
+    return (
+        PromptText.of(shared[:end].rstrip(" ")),
+        chosen[end:].strip(),
+        rejected[end:].strip(),
+        False,
+    )
 
 
 # ---- rated steps ---------------------------------------------------------------------------------

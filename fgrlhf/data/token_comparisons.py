@@ -1,8 +1,7 @@
-"""Comparisons as token ids, with weights of tokens, and padded batches.
+"""Comparisons as token ids, with the tokens that are marked, and padded batches.
 
 Every answer of a comparison goes through the network once, however many pairs it is in, and the
-prompt once for all answers. Tokens with marked characters have a larger weight
-(docs/algorithms.md).
+prompt once for all answers.
 """
 
 from collections.abc import Sequence
@@ -12,11 +11,12 @@ import torch
 from torch import Tensor
 
 from fgrlhf.base.errors import UserError, shorten
-from fgrlhf.data.comparisons import Comparison
+from fgrlhf.data.comparisons import Comparison, labels_of_pairs
 from fgrlhf.models.base import Policy
 from fgrlhf.text_types import Message, Prompt
 
 PROMPTS_AT_ONCE = 64
+GOOD, BAD, UNKNOWN = 1, -1, 0  # labels of answers in a batch
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,9 @@ class TokenComparison:
     source: Comparison
     prompt_ids: Sequence[int]
     answer_ids: Sequence[Sequence[int]]
-    weights: Sequence[Sequence[float]]  # of the tokens of each answer
+    marked: Sequence[Sequence[bool]]  # whether each token of each answer has marked characters
     pairs: Sequence[tuple[int, int]]
+    labels: Sequence[bool | None] = ()  # whether each answer is good; (): nobody said of any
 
     @property
     def lengths(self) -> tuple[int, int]:
@@ -37,7 +38,7 @@ class TokenComparison:
 
 @dataclass(frozen=True)
 class ComparisonBatch:
-    """Padded comparisons of B answers in N pairs. Weights are 0 on padding.
+    """Padded comparisons of B answers in N pairs.
 
     The answers to a prompt are consecutive rows.
     """
@@ -46,14 +47,15 @@ class ComparisonBatch:
     prompt_mask_BP: Tensor
     response_ids_BT: Tensor
     response_mask_BT: Tensor
-    weights_BT: Tensor
+    marked_BT: Tensor  # bool, False on padding
     ref_logprobs_BT: Tensor
     better_N: Tensor  # rows of the better answers
     worse_N: Tensor
+    labels_B: Tensor  # GOOD, BAD or UNKNOWN
 
     def __post_init__(self):
         shape = self.response_ids_BT.shape
-        for name in ("response_mask_BT", "weights_BT", "ref_logprobs_BT"):
+        for name in ("response_mask_BT", "marked_BT", "ref_logprobs_BT"):
             if getattr(self, name).shape != shape:
                 raise ValueError(
                     f"ComparisonBatch.{name} has shape {tuple(getattr(self, name).shape)}, expected"
@@ -68,52 +70,53 @@ class ComparisonBatch:
         )
 
 
-def token_weights(
-    offsets: Sequence[tuple[int, int]], marked: Sequence[tuple[int, int]], weight: float
-) -> list[float]:
-    """`weight` for each token that overlaps a marked range, 1 for the others.
+def marked_tokens(
+    offsets: Sequence[tuple[int, int]], marked: Sequence[tuple[int, int]]
+) -> list[bool]:
+    """Whether each token overlaps a marked range.
 
     Args:
       offsets: the tokenizer's offsets: characters [start, end) of each token.
     """
-    weights = []
-    for start, end in offsets:
-        is_marked = any(start < last and first < end for first, last in marked)
-        weights.append(weight if is_marked else 1.0)
-    return weights
+    return [any(start < last and first < end for first, last in marked) for start, end in offsets]
 
 
 def encode_comparisons(
     policy: Policy,
     comparisons: Sequence[Comparison],
     max_generated_len: int,
-    span_weight: float = 1.0,
+    reads_marks: bool = False,
 ) -> list[TokenComparison]:
     """Comparisons as token ids.
 
     An answer ends with `Policy.end_id`, unless it is longer than `max_generated_len` and is cut.
-    Pairs of answers with the same tokens are left out, and so are comparisons without other pairs.
+    Pairs of answers with the same tokens are left out, and so are comparisons without other pairs
+    or a label.
+
+    Args:
+      reads_marks: whether to find the tokens of marked characters; otherwise none is marked.
 
     Raises:
-      UserError: no pair is left, a prompt has no tokens, or tokens have weights and the tokenizer
+      UserError: nothing is left, a prompt has no tokens, or marks are to be read and the tokenizer
         has no character offsets.
     """
-    if span_weight != 1 and not policy.tokenizer.is_fast:
+    if reads_marks and not policy.tokenizer.is_fast:
         raise UserError(
-            f"dpo.span_weight={span_weight:g} needs the characters of each token, but"
+            "the marks of answers need the characters of each token, but"
             f" {type(policy.tokenizer).__name__} has no character offsets: use a checkpoint with"
-            " a fast tokenizer (tokenizer.json), or set dpo.span_weight=1"
+            f" a fast tokenizer (tokenizer.json), or {WITHOUT_MARKS}"
         )
     prompt_ids = _prompt_ids(policy, [comparison.prompt for comparison in comparisons])
     encoded = []
     for comparison in comparisons:
-        rows = _encode_answers(policy, comparison, max_generated_len, span_weight)
+        rows = _encode_answers(policy, comparison, max_generated_len, reads_marks)
         answer_ids = [ids for ids, _ in rows]
-        weights = [weights_T for _, weights_T in rows]
         pairs = [(i, j) for i, j in comparison.pairs if answer_ids[i] != answer_ids[j]]
-        if pairs:
+        labels = comparison.labels or labels_of_pairs(len(answer_ids), pairs)
+        if pairs or any(label is not None for label in labels):
             prompt = prompt_ids[_key(comparison.prompt)]
-            encoded.append(TokenComparison(comparison, prompt, answer_ids, weights, pairs))
+            marked = [marked_T for _, marked_T in rows]
+            encoded.append(TokenComparison(comparison, prompt, answer_ids, marked, pairs, labels))
     if not encoded:
         raise UserError(
             f"{len(comparisons)} comparisons, but no pair of different answers among them, so there"
@@ -124,27 +127,30 @@ def encode_comparisons(
     return encoded
 
 
+WITHOUT_MARKS = "set dpo.span_weight=1 and dpo.unmarked_weight=1, and a dpo.loss without marks"
+
+
 def _encode_answers(
-    policy: Policy, comparison: Comparison, max_generated_len: int, span_weight: float
-) -> list[tuple[list[int], list[float]]]:
-    """The ids of each answer's tokens, including the end token, and their weights."""
+    policy: Policy, comparison: Comparison, max_generated_len: int, reads_marks: bool
+) -> list[tuple[list[int], list[bool]]]:
+    """The ids of each answer's tokens, including the end token, and which tokens are marked."""
     answers = comparison.answers
-    is_weighted = span_weight != 1 and any(answer.marked for answer in answers)
+    has_marks = reads_marks and any(answer.marked for answer in answers)
     tokens = policy.tokenize_responses(
-        [comparison.prompt] * len(answers), [answer.text for answer in answers], is_weighted
+        [comparison.prompt] * len(answers), [answer.text for answer in answers], has_marks
     )
     rows = []
     for answer, (ids, offsets) in zip(answers, tokens):
-        weights = [1.0] * len(ids)
-        if is_weighted and answer.marked:
+        marked = [False] * len(ids)
+        if has_marks and answer.marked:
             if offsets is None:
                 raise UserError(
                     f"an answer to the prompt {shorten(comparison.prompt.id, 80)} has marked"
                     " characters, but the chat template changes its text, so their tokens are"
-                    " unknown: set dpo.span_weight=1, or remove the row"
+                    f" unknown: {WITHOUT_MARKS}, or remove the row"
                 )
-            weights = token_weights(offsets, answer.marked, span_weight)
-        rows.append((ids[:max_generated_len], weights[:max_generated_len]))
+            marked = marked_tokens(offsets, answer.marked)
+        rows.append((ids[:max_generated_len], marked[:max_generated_len]))
     return rows
 
 
@@ -182,7 +188,8 @@ def collate(
     """
     prompts: list[Sequence[int]] = []  # of each answer
     answers: list[Sequence[int]] = []
-    weights: list[Sequence[float]] = []
+    marked: list[Sequence[bool]] = []
+    labels: list[int] = []
     better: list[int] = []
     worse: list[int] = []
     for comparison in comparisons:
@@ -190,10 +197,12 @@ def collate(
         for i, j in comparison.pairs:
             better.append(first_row + i)
             worse.append(first_row + j)
-        for ids, weights_T in zip(comparison.answer_ids, comparison.weights):
+        for ids, marked_T in zip(comparison.answer_ids, comparison.marked):
             prompts.append(comparison.prompt_ids)
             answers.append(ids)
-            weights.append(weights_T)
+            marked.append(marked_T)
+        for label in comparison.labels or [None] * len(comparison.answer_ids):
+            labels.append(UNKNOWN if label is None else GOOD if label else BAD)
     if ref_logprobs is None:
         reference = [[0.0] * len(ids) for ids in answers]
     else:
@@ -205,10 +214,11 @@ def collate(
         prompt_mask_BP=_padded([[1] * len(ids) for ids in prompts], 0, left),
         response_ids_BT=_padded(answers, pad_id),
         response_mask_BT=_padded([[1] * len(ids) for ids in answers], 0),
-        weights_BT=_padded(weights, 0.0),
+        marked_BT=_padded(marked, 0).bool(),
         ref_logprobs_BT=_padded(reference, 0.0),
-        better_N=torch.tensor(better),
-        worse_N=torch.tensor(worse),
+        better_N=torch.tensor(better, dtype=torch.long),
+        worse_N=torch.tensor(worse, dtype=torch.long),
+        labels_B=torch.tensor(labels),
     )
 
 

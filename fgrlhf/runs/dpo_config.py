@@ -3,9 +3,9 @@
 fgrlhf/configs/sections.py has the sections that it shares with RL, SFT and reward models.
 """
 
-from typing import Literal
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from fgrlhf.configs.sections import (
     PolicyConfig,
@@ -15,6 +15,7 @@ from fgrlhf.configs.sections import (
 )
 from fgrlhf.configs.strict import (
     BatchSize,
+    Count,
     FilePath,
     Positive,
     Rate,
@@ -23,6 +24,7 @@ from fgrlhf.configs.strict import (
     unread_keys,
 )
 from fgrlhf.data.formats import COMPARISONS
+from fgrlhf.data.unpaired_rows import UNPAIRED
 from fgrlhf.metrics.config import (
     ABOUT_METRICS,
     EvaluationMetrics,
@@ -30,17 +32,129 @@ from fgrlhf.metrics.config import (
     models_of,
 )
 
+ROW_FORMATS = {row_format.name: row_format for row_format in (COMPARISONS, UNPAIRED)}
+Loss = Literal[
+    "sigmoid",
+    "robust",
+    "hinge",
+    "ipo",
+    "ipo_norm",
+    "apo_zero",
+    "apo_down",
+    "simpo",
+    "cpo",
+    "orpo",
+    "kto",
+    "kto_spans",
+    "unlikelihood",
+    "sft",
+]
+WITHOUT_REFERENCE = ("simpo", "cpo", "orpo", "unlikelihood", "sft")
+READ_MARKS = ("kto_spans", "unlikelihood")  # besides `span_weight`
+WITHOUT_BETA = ("unlikelihood", "sft")
+OF_PAIRS = tuple(
+    name for name in get_args(Loss) if name not in ("kto", "kto_spans", "unlikelihood", "sft")
+)
+# keys that some losses read -> these losses
+READ_BY: dict[str, tuple[str, ...]] = {
+    "label_smoothing": ("sigmoid", "robust", "simpo", "cpo"),
+    "margin": ("simpo",),
+    "desirable_weight": ("kto", "kto_spans"),
+    "undesirable_weight": ("kto", "kto_spans"),
+    "beta": tuple(name for name in get_args(Loss) if name not in WITHOUT_BETA),
+}
+
+
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+class ReferenceSettings(StrictModel):
+    """The section `dpo.reference`."""
+
+    sync_every: Count | None = Field(
+        default=None, description="steps after which the reference follows the policy; null: never"
+    )
+    mixup: float = Field(
+        default=0.6, gt=0, le=1, description="share of the policy's weights in the new reference"
+    )
+
+    @model_validator(mode="after")
+    def _mixup_needs_a_sync(self):
+        if self.sync_every is None:
+            reason = "since reference.sync_every is null: set it, or leave mixup out"
+            refuse(unread_keys(self, ["mixup"], reason))
+        return self
+
 
 class DPOSettings(StrictModel):
     """The section `dpo`."""
 
-    loss: Literal["sigmoid", "hinge", "ipo"] = Field(
-        default="sigmoid", description="of a pair; see docs/algorithms.md"
+    loss: Annotated[list[Loss], BeforeValidator(_as_list)] = Field(
+        default=["sigmoid"],
+        description="of pairs, answers or marks, or several that are added; see docs/algorithms.md",
     )
-    beta: Positive = Field(default=0.1, description="strength of the KL constraint")
+    loss_weights: list[Positive] | None = Field(
+        default=None, description="of each loss in `loss`; null: 1"
+    )
+    beta: Positive = Field(
+        default=0.1, description="strength of the KL constraint; of orpo: of the odds ratio"
+    )
+    label_smoothing: float = Field(
+        default=0.0, ge=0, lt=0.5, description="probability that a judgement is wrong"
+    )
+    margin: float = Field(
+        default=0.5, ge=0, le=1e6, description="of simpo: gamma, which beta times a margin exceeds"
+    )
+    desirable_weight: Positive = Field(default=1.0, description="of good answers in KTO")
+    undesirable_weight: Positive = Field(default=1.0, description="of bad answers in KTO")
     span_weight: float = Field(
         default=1.0, ge=1, le=1e6, description="weight of marked tokens; 1: ordinary DPO"
     )
+    unmarked_weight: float = Field(
+        default=1.0, ge=0, le=1, description="of the others in answers with marks; 0: masked DPO"
+    )
+    reference: ReferenceSettings = ReferenceSettings()
+
+    @property
+    def losses(self) -> dict[str, float]:
+        """The weight of each loss."""
+        weights = self.loss_weights or [1.0] * len(self.loss)
+        return dict(zip(self.loss, weights, strict=True))
+
+    @property
+    def needs_reference(self) -> bool:
+        return any(name not in WITHOUT_REFERENCE for name in self.losses)
+
+    @property
+    def reads_marks(self) -> bool:
+        weighs = self.span_weight != 1 or self.unmarked_weight != 1
+        return weighs or any(name in READ_MARKS for name in self.losses)
+
+    @model_validator(mode="after")
+    def _keys_fit_the_losses(self):
+        names = self.loss
+        if not names:
+            refuse([("loss", "is empty: name a loss")])
+        if len(set(names)) < len(names):
+            refuse([("loss", "names a loss twice: give each once, with its weight")])
+        if self.loss_weights is not None and len(self.loss_weights) != len(names):
+            text = f"{len(self.loss_weights)} weights for {len(names)} losses: give one for each"
+            refuse([("loss_weights", text)])
+        mistakes: list[tuple[str, str]] = []
+        for key, losses in READ_BY.items():
+            if not any(name in losses for name in names):
+                reason = f"since only the losses {', '.join(losses)} read it: leave it out"
+                mistakes += unread_keys(self, [key], reason)
+        if not any(name in OF_PAIRS or name == "kto" for name in names):
+            reason = "since this dpo.loss weighs no tokens: leave it out"
+            mistakes += unread_keys(self, ["span_weight", "unmarked_weight"], reason)
+        if not self.needs_reference and self.reference.sync_every is not None:
+            mistakes.append(
+                ("reference", "is not read, since this dpo.loss has none: leave it out")
+            )
+        refuse(mistakes)
+        return self
 
 
 class DPOTrainConfig(PolicyTrainConfig):
@@ -59,7 +173,7 @@ class DPODataConfig(StrictModel):
     feedback_file: FilePath = Field(description="judgements of responses, in the format of `pairs`")
     pairs: str = Field(
         default=COMPARISONS.name,
-        description="comparisons: rows of that format; or a source of pairs that the task defines",
+        description="comparisons, unpaired: rows of that format; or a source that the task defines",
     )
     columns: dict[str, str | list[str]] = Field(
         default={}, description="keys of a comparison -> keys of feedback_file"
@@ -74,8 +188,8 @@ class DPODataConfig(StrictModel):
 
     @model_validator(mode="after")
     def _keys_of_the_source(self):
-        if self.pairs == COMPARISONS.name:
-            reason = "since the rows of data.pairs=comparisons hold their prompts: leave it out"
+        if self.pairs in ROW_FORMATS:
+            reason = f"since the rows of data.pairs={self.pairs} hold their prompts: leave it out"
             refuse(unread_keys(self, ["train_file"], reason))
         else:
             reason = f"since data.pairs={self.pairs} has its own keys: leave it out"
@@ -95,7 +209,13 @@ class DPOConfig(RunConfig):
 
     def mistakes(self) -> list[str]:
         metric = self.evaluation.metric
-        return [*super().mistakes(), *best_metric_mistakes(metric, self.evaluation_metrics)]
+        mistakes = [*super().mistakes(), *best_metric_mistakes(metric, self.evaluation_metrics)]
+        if self.dpo.reference.sync_every is not None and self.model.lora is not None:
+            mistakes.append(
+                "dpo.reference.sync_every: with model.lora the reference is the policy without its"
+                " adapters, which cannot move: leave one of them out"
+            )
+        return mistakes
 
     @property
     def logprob_temperature(self) -> float:
@@ -105,7 +225,7 @@ class DPOConfig(RunConfig):
     @property
     def method(self) -> str:
         """How the policy is trained, for its card."""
-        return f"DPO ({self.dpo.loss})"
+        return f"DPO ({' + '.join(self.dpo.losses)})"
 
     @property
     def inputs(self) -> list[str]:

@@ -26,7 +26,6 @@ from fgrlhf.data.importers import (
     toxic,
     translations,
     uima,
-    unpaired,
 )
 from fgrlhf.data.importers.report import Report
 from fgrlhf.data.judgements import JudgedResponse
@@ -93,7 +92,6 @@ IMPORTERS: dict[str, Importer] = {
     "helpsteer3_preference": Importer(helpsteer.preference, COMPARISONS),
     "helpsteer3_feedback": Importer(helpsteer.feedback),
     "helpsteer3_edit": Importer(helpsteer.edit),
-    "unpaired": Importer(unpaired.unpaired, COMPARISONS),
     "label_studio": Importer(
         label_studio.label_studio, keys=("aspect", "project"), instead=AS_JSON
     ),
@@ -120,6 +118,10 @@ IMPORTERS: dict[str, Importer] = {
 BY_COLUMNS = (
     "has no import: read its rows by their keys, as `fgrlhf data convert IN OUT format=spans"
 )
+UNPAIRED_ROWS = (
+    "needs no import: `fgrlhf dpo` reads its rows with data.pairs=unpaired, and"
+    " `fgrlhf data convert IN OUT format=unpaired to=joined` makes comparisons of them"
+)
 NO_IMPORT = {
     "webanno": "has no import, since it lacks the text between sentences: export the project as"
     " UIMA CAS XMI or JSON, and give from=uima",
@@ -129,7 +131,8 @@ NO_IMPORT = {
     " spans.quote: text}'` does",
     "sharegpt": "needs no import: demonstrations and comparisons are read with these keys, as"
     " `fgrlhf data check FILE format=demonstrations` does",
-    "kto": "is read with from=unpaired",
+    "unpaired": UNPAIRED_ROWS,
+    "kto": UNPAIRED_ROWS,
     "json_min": "is read with from=label_studio project=FILE",
 }
 NO_IMPORT |= dict.fromkeys(["inception", "webanno_tsv"], NO_IMPORT["webanno"])

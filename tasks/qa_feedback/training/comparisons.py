@@ -3,10 +3,12 @@
 corrected     the annotator's corrected answer is better than prediction 1. The error spans of the
               prediction and the new words of the corrected answer are marked.
 preference    the decided pairs of the six comparisons of the four predictions, without marks.
+marks         prediction 1 alone: bad, with its error spans marked, or good if it has no error.
+both          `preference`, and prediction 1 once more as in `marks`.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fgrlhf.base.errors import UserError, shorten
@@ -35,6 +37,24 @@ def preference_comparison(prompt: Prompt, row: FeedbackRow) -> Comparison | None
     return Comparison(prompt, tuple(Answer(text) for text in row.predictions), pairs)
 
 
+def marked_answer(prompt: Prompt, row: FeedbackRow) -> Comparison:
+    """Prediction 1 with its errors; without one it is good."""
+    marked = tuple(sorted(error.place for error in row.errors))
+    answers = (Answer(row.predictions[0], marked),)
+    return Comparison(prompt, answers, (), labels=(not marked,))
+
+
+def both_judgements(prompt: Prompt, row: FeedbackRow) -> Comparison | None:
+    """`preference_comparison` and `marked_answer` in one; a part that the row lacks is left out."""
+    compared = preference_comparison(prompt, row) if row.is_compared else None
+    marked = marked_answer(prompt, row) if row.is_annotated else None
+    if compared is None or marked is None:
+        return compared or marked
+    answers = (*compared.answers, *marked.answers)
+    labels = (*(None for _ in compared.answers), *marked.labels)
+    return replace(compared, answers=answers, labels=labels)
+
+
 @dataclass(frozen=True)
 class _Source:
     """How a feedback file becomes comparisons.
@@ -61,6 +81,12 @@ _SOURCES = {
         compared_rows,
         preference_comparison,
         "all comparisons between predictions are ties",
+    ),
+    "marks": _Source(annotated_rows, marked_answer, "none is annotated"),
+    "both": _Source(
+        lambda rows, file: list(rows),
+        both_judgements,
+        "none is annotated or compared",
     ),
 }
 
@@ -92,20 +118,12 @@ def make_comparisons(
     return comparisons
 
 
-def read_corrected(file: str, prompts: Sequence[Prompt]) -> list[Comparison]:
-    """Corrected answers over the answers they correct; see `make_comparisons`."""
-    return make_comparisons(read_feedback(file), prompts, "corrected", file)
+def _reader(source: str) -> ComparisonSource:
+    """Reads a feedback file; see `make_comparisons`."""
+    return lambda file, prompts: make_comparisons(read_feedback(file), prompts, source, file)
 
 
-def read_preferences(file: str, prompts: Sequence[Prompt]) -> list[Comparison]:
-    """Decided comparisons of the four predictions; see `make_comparisons`."""
-    return make_comparisons(read_feedback(file), prompts, "preference", file)
-
-
-SOURCES: dict[str, ComparisonSource] = {
-    "corrected": read_corrected,
-    "preference": read_preferences,
-}
+SOURCES: dict[str, ComparisonSource] = {name: _reader(name) for name in _SOURCES}
 
 
 def corrected_examples(
