@@ -123,9 +123,11 @@ def controlled_rate(pairs: Sequence[JudgedPair]) -> Figure:
         P(a wins) = logistic(u + v tanh(d / s)),   s = standard deviation of d over the pairs
         length-controlled win rate = logistic(u)
 
-    It is the model of AlpacaEval 2 (Dubois et al. 2024, Length-Controlled AlpacaEval, arXiv
-    2404.04475, equation 2) without its terms for the difficulty of each prompt, which need the
-    outcomes of many policies. u and v maximise
+    It is the idea of AlpacaEval 2 (Dubois et al. 2024, Length-Controlled AlpacaEval, arXiv
+    2404.04475; its metrics/glm_winrate.py at 1020da21 has the same tanh of the same d / s, in
+    characters). Its terms for the difficulty of each prompt are left out, since they need outcomes
+    of many policies, and so is its L1 penalty towards baselines that were made long or short. u and
+    v maximise
 
         sum w (y log P + (1 - y) log (1 - P)) - u^2 / (2 1000^2) - v^2 / (2 10^2)
 

@@ -259,7 +259,7 @@ def _comparison(folder: Path) -> list[PaperTable]:
 
 
 def _win_rates(folder: Path, out: Path) -> PaperTable:
-    caption = "Win rates by a judge in both orders; the win rate counts ties 1/2"
+    caption = "Win rates by a judge; ties count 1/2"
     found = PaperTable("win-rates", caption)
     for file in _files(folder, "winrate/*/winrate.json", out):
         numbers = _numbers(read_json(folder / file), file)
@@ -414,7 +414,7 @@ def _table_files(one: PaperTable) -> tuple[str, str]:
 def _runs_latex(runs: Sequence[Mapping[str, str]]) -> str:
     """A long table: commands take several lines."""
     ragged = r">{\raggedright\arraybackslash}p"
-    widths = "".join(rf"{ragged}{{{share}\linewidth}}" for share in (0.2, 0.05, 0.18, 0.5))
+    widths = "".join(rf"{ragged}{{{share}\linewidth}}" for share in (0.2, 0.05, 0.16, 0.45))
     lines = [rf"\begin{{longtable}}{{{widths}}}", r"\caption{Runs}\label{tab:runs}\\", r"\toprule"]
     lines += [r"run & seed & commit & command \\", r"\midrule", r"\endhead"]
     for run in runs:
