@@ -66,6 +66,11 @@ COMMANDS = {
         "compare configs or algorithms over several seeds",
     ),
     "sweep": ("fgrlhf.pipeline.sweep", "[TASK] config.yml", "compare values of any setting"),
+    "pareto": (
+        "fgrlhf.pipeline.pareto",
+        "policies=... metrics=... output_dir=DIR",
+        "front of evaluated policies over several metrics, and a choice",
+    ),
     "plan": (
         "fgrlhf.cli.plan",
         "[TASK] CONFIG ...",

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fgrlhf.report.display import N_SERIES
+from fgrlhf.stats import Interval
 
 # matplotlib needs actual colours: each placeholder below becomes var(--name) in the SVG.
 _NAMES = ("fg", "muted", "grid", *(f"series-{i}" for i in range(N_SERIES)))
@@ -227,6 +228,35 @@ def calibration(title: str, bins: Sequence[tuple[float, float, int]], colour: in
         axes.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03), xlabel="predicted", ylabel="observed")
         axes.set_xticks([0, 0.5, 1])
         axes.set_yticks([0, 0.5, 1])
+        return _svg(figure, title)
+
+
+def scatter(
+    title: str,
+    xlabel: str,
+    ylabel: str,
+    names: Sequence[str],
+    points: Sequence[tuple[Interval, Interval]],
+    highlighted: Sequence[bool],
+) -> str:
+    """A named point with the intervals of both coordinates for each name.
+
+    Args:
+      highlighted: points in the colour of the first series; the others are grey.
+    """
+    with rc_context(_STYLE):
+        figure, axes = _axes(5.2, 3.6)
+        axes.set_title(title)
+        for name, (x, y), is_first in zip(names, points, highlighted):
+            colour = _series_colour(1) if is_first else _MUTED
+            if x.has_bounds:
+                axes.plot([x.low, x.high], [y.mean] * 2, color=colour, linewidth=1.6, alpha=0.45)
+            if y.has_bounds:
+                axes.plot([x.mean] * 2, [y.low, y.high], color=colour, linewidth=1.6, alpha=0.45)
+            axes.plot([x.mean], [y.mean], color=colour, marker="o", markersize=5)
+            place = {"xytext": (5, 4), "textcoords": "offset points"}
+            axes.annotate(name, (x.mean, y.mean), color=_FG, fontsize=8, **place)
+        axes.set(xlabel=xlabel, ylabel=ylabel)
         return _svg(figure, title)
 
 
