@@ -26,6 +26,7 @@ from interface_html.schema import Schema
 ANY = "any error"
 MISSING = "missing: "
 LEVELS = {"subsentence": subsentences, "sentence": sentences}
+NOUNS = {"subsentence": "sub-sentences", "sentence": "sentences"}
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ def _names_missing(doc: Document, kind: str) -> bool:
 def _error_table(schema: Schema, counts: Mapping[str, _Counts], level: str) -> Table:
     names = kinds_of(schema)
     missing = [kind.name for kind in schema.missing]
-    title = f"Share of {level}s with an error, by kind"
+    title = f"Share of {NOUNS[level]} with an error, by kind"
     if missing:
         title += "; share of responses in which information is missing"
     table = Table(title, [*names, *(MISSING + name for name in missing)])
@@ -150,7 +151,7 @@ def _error_table(schema: Schema, counts: Mapping[str, _Counts], level: str) -> T
 
 def _error_differences(schema: Schema, counts: Mapping[str, _Counts], level: str) -> Table:
     names = kinds_of(schema)
-    table = Table(f"Difference of the shares of {level}s with an error", names)
+    table = Table(f"Difference of the shares of {NOUNS[level]} with an error", names)
     for a, b in combinations(counts, 2):
         first, second = counts[a], counts[b]
         clusters = (first.clusters, second.clusters)
