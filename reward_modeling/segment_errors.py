@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from fgrlhf.metrics.slices import PLACES, place_name
 from reward_modeling.judged import LabelledText
 from reward_modeling.pair_errors import MOST_MISTAKES, Group, groups
 
@@ -64,7 +65,7 @@ def segment_errors(
     """
     by_label: dict[str, list[float]] = {}
     by_length: dict[str, list[float]] = {name: [] for _, name in LENGTHS} | {LONGER: []}
-    by_place: dict[str, list[float]] = {"only": [], "first": [], "between": [], "last": []}
+    by_place: dict[str, list[float]] = {place: [] for place in PLACES}
     mistakes = []
     judged = iter(list(zip(labels_N, probabilities_N.tolist(), strict=True)))
     for text, wrong in rows:
@@ -76,7 +77,7 @@ def segment_errors(
             is_right = (p_error > 0.5) == is_wrong
             by_label.setdefault(label, []).append(is_right)
             by_length[_length(len(words))].append(is_right)
-            by_place[_place(i, len(wrong))].append(is_right)
+            by_place[place_name(i, len(wrong))].append(is_right)
             if not is_right:
                 confidence = max(p_error, 1 - p_error)
                 segment = " ".join(words)
@@ -89,11 +90,3 @@ def segment_errors(
 
 def _length(words: int) -> str:
     return next((name for most, name in LENGTHS if words <= most), LONGER)
-
-
-def _place(i: int, segments: int) -> str:
-    if segments == 1:
-        return "only"
-    if i == 0:
-        return "first"
-    return "last" if i == segments - 1 else "between"

@@ -329,6 +329,7 @@ class Programs:
         parse_arguments = argparse.ArgumentParser.parse_args
         patch.setattr("fgrlhf.configs.strict.validate", validate_and_stop)
         patch.setattr("fgrlhf.report.page.write_report", stop)
+        patch.setattr("fgrlhf.report.browse.write_samples", stop)
         patch.setattr("argparse.ArgumentParser.parse_args", parse_and_stop)
 
     def stop_before_download(self, patch: pytest.MonkeyPatch) -> None:

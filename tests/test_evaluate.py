@@ -72,6 +72,27 @@ def test_rows_and_summary(world, capsys):
     assert unchanged["kl"] == {"mean": 0, "low": None, "high": None}  # equal values: no interval
 
 
+def test_figures_of_parts_are_added_without_new_samples(world, capsys):
+    folder = evaluate(settings(world))
+    assert not (folder / "slices.json").exists()
+    capsys.readouterr()
+    parts = ("length", "position", "meta.question")
+    assert evaluate(settings(world, slices=parts)) == folder
+    said = capsys.readouterr().out
+    assert "evaluated before" in said and "by length" in said and "by meta.question" in said
+    slices = read_json(folder / "slices.json")
+    assert list(slices) == list(parts)
+    rows = read_jsonl(folder / "rows.jsonl")
+    for name in ("length", "meta.question"):
+        assert sum(part["cases"] for part in slices[name]) == len(rows)
+    with pytest.raises(UserError, match="no prompt has the key `nothing`"):
+        evaluate(settings(world, slices=("meta.nothing",)))
+    with pytest.raises(ValueError, match="`lenght` is no slice: write length"):
+        settings(world, slices=("lenght",))
+    evaluate(settings(world))
+    assert not (folder / "slices.json").exists()  # of another command
+
+
 def test_one_prompt_has_no_interval(world, capsys):
     write_json(world / "test.json", [mini_world.make_row(0, "test", 0)])
     summary = read_json(evaluate(settings(world)) / "summary.json")

@@ -3,6 +3,7 @@
 import json
 import random
 import re
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 from unittest import mock
@@ -531,6 +532,25 @@ def test_a_damaged_file_is_named_and_never_a_traceback(made, name):
         assert not message or name.split("/")[-1] in message and len(message) < 600
         messages.append(message)
     assert any(messages)
+
+
+def test_token_rewards_of_any_logged_step_are_shown(made):
+    path = made / "fine_grained" / "samples" / "step-20.jsonl"
+    shutil.copy(made / "fine_grained" / "samples" / "step-0.jsonl", path)
+
+    def steps(*words):
+        report_page.main([str(made), str(made / "r.html"), *words])
+        return re.findall(r"<h4>Step (\d+)", (made / "r.html").read_text())
+
+    first_and_last = steps()
+    assert "20" not in first_and_last and "0" in first_and_last
+    assert steps("steps=20") == ["20"]
+    assert set(steps("steps=all")) > {*first_and_last, "20"}
+    for wrong in ("steps=", "steps=x", "steps=1,,2"):
+        with pytest.raises(UserError, match="give logged steps, e.g. steps=0,40, or steps=all"):
+            steps(wrong)
+    with pytest.raises(UserError, match="no run has rollouts of these steps"):
+        steps("steps=7")
 
 
 def test_samples_of_no_step_are_left_alone(made):

@@ -7,8 +7,9 @@ policy and data are reused.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from accelerate import PartialState
@@ -38,6 +39,7 @@ from fgrlhf.metrics.clusters import CLUSTER_HELP, units_note, with_clusters
 from fgrlhf.metrics.config import EvaluationMetrics, models_of
 from fgrlhf.metrics.registry import build_metrics
 from fgrlhf.metrics.rows import ROWS, SUMMARY, read_rows, read_summary
+from fgrlhf.metrics.slices import slice_problem, slices_of, slices_text
 from fgrlhf.metrics.summary import summarize
 from fgrlhf.models.base import Policy
 from fgrlhf.policy import check_prompts_fit, whole_policy
@@ -53,10 +55,12 @@ from fgrlhf.scorers.kinds import AnyTextScorer
 from fgrlhf.step_search import SearchResponder, StepSearch
 from fgrlhf.task import Task
 from fgrlhf.task_config import rl_config
+from fgrlhf.text_types import Prompt
 
 USAGE = """usage: fgrlhf evaluate [TASK] policy=... config=... output_dir=... [key=value ...]
   writes to output_dir/eval/NAME-SPLIT"""
 RESULTS = (ROWS, SUMMARY)  # files of an evaluation
+SLICES = "slices.json"  # beside them
 
 
 class SearchSection(StrictModel):
@@ -106,9 +110,20 @@ class EvaluateSettings(StrictModel):
         default=None, description="find one response per prompt by step search; null: sample"
     )
     cluster: str | None = Field(default=None, description=CLUSTER_HELP)
+    slices: tuple[str, ...] = Field(
+        default=(),
+        description="also print the figures of parts, and write them to slices.json: by `length` of"
+        " responses, `position` of judged segments, or `meta.KEY`, a key of the prompts' rows",
+    )
     reward: bool = Field(
         default=True, description="false: load no reward models (if they are not trained yet)"
     )
+
+    @model_validator(mode="after")
+    def _slices_exist(self):
+        problems = [slice_problem(name) for name in self.slices]
+        refuse([("slices", problem) for problem in problems if problem is not None])
+        return self
 
     @model_validator(mode="after")
     def _search_finds_one_response(self):
@@ -240,7 +255,8 @@ def evaluate(task: Task, settings: EvaluateSettings) -> Path:
 
 def _evaluate(task: Task, settings: EvaluateSettings, name: str, folder: Path) -> Path:
     config = load_config(rl_config(task), settings.config)
-    recorded = RecordedSettings(**dict(settings), resolved=config)
+    # slices are figures of the rows, which stay as they are
+    recorded = RecordedSettings(**{**dict(settings), "slices": ()}, resolved=config)
     sampling = responses_of(settings, config)
     data = prompts_file(settings.data_dir, settings.split)
     prompts = task.prompts(data, settings.split, config.data.seed, key="data_dir")
@@ -258,6 +274,7 @@ def _evaluate(task: Task, settings: EvaluateSettings, name: str, folder: Path) -
             print(f"{name}: evaluated before, reusing {folder}", flush=True)
             print(units_note(rows))
             print(table(summary), flush=True)
+            _write_slices(folder, settings, rows, prompts)
         return folder
     task_metrics = task.metrics(prompts)
     check_metrics_fit(task_metrics, prompts, data or settings.split)
@@ -304,8 +321,26 @@ def _evaluate(task: Task, settings: EvaluateSettings, name: str, folder: Path) -
         )
         print(units_note(rows))
         print(table(summary), flush=True)
+        _write_slices(folder, settings, rows, prompts)
     state.wait_for_everyone()
     return folder
+
+
+def _write_slices(
+    folder: Path,
+    settings: EvaluateSettings,
+    rows: Sequence[Mapping[str, Any]],
+    prompts: Sequence[Prompt],
+) -> None:
+    """Print the figures of the parts that `slices` names, and write them with their intervals."""
+    (folder / SLICES).unlink(missing_ok=True)
+    if not settings.slices:
+        return
+    meta = {prompt.id: prompt.meta for prompt in prompts}
+    parts = slices_of(rows, meta, settings.slices)
+    write_json(folder / SLICES, {name: [one.as_dict() for one in of] for name, of in parts.items()})
+    print(f"\nmeans of parts; {folder / SLICES} has their 95% intervals\n")
+    print(slices_text(parts), flush=True)
 
 
 def _say_what_is_replaced(

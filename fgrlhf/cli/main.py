@@ -60,6 +60,11 @@ COMMANDS = {
         "OUTPUT_DIR",
         "tables as LaTeX and CSV, each number with its file and run",
     ),
+    "samples": (
+        "fgrlhf.report.browse",
+        "OUTPUT_DIR",
+        "samples.html: all samples of all policies side by side",
+    ),
     "compare": (
         "fgrlhf.pipeline.compare",
         "[TASK] CONFIG ...",

@@ -1,10 +1,10 @@
 """Reads an outputs folder for the report, with the results of all stages so far."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_jsonl, sha256
@@ -41,6 +41,8 @@ SOURCES = {  # section of the report -> its source files
 # keys of metrics.jsonl that only this kind of training logs
 POLICY_KEYS = {"reward/total", "dpo/margin"}
 SUPERVISED_KEYS = {"loss", "eval/loss"}
+ALL = "all"
+Steps = Collection[int] | Literal["all"] | None  # whose rollouts are shown; None: first and last
 Policies = dict[str, dict[str, RecordedInterval | dict[str, RecordedInterval]]]
 
 
@@ -50,7 +52,7 @@ class Run:
 
     name: str
     metrics: list[dict]  # lines of metrics.jsonl
-    samples: dict[int, list[Rollout]]  # of the first and the last logged step
+    samples: dict[int, list[Rollout]]  # by step
     info: RunInfo
     config: dict  # its config.yaml; {} if there is none
 
@@ -143,7 +145,7 @@ def recorded_task(folder: str | Path) -> str | None:
     return None
 
 
-def read_outputs(folder: str | Path, display: Display) -> Outputs:
+def read_outputs(folder: str | Path, display: Display, steps: Steps = None) -> Outputs:
     """Read an outputs folder, or the folder of a single RL run.
 
     Raises:
@@ -156,9 +158,11 @@ def read_outputs(folder: str | Path, display: Display) -> Outputs:
         )
     _refuse_sweep(folder)
     summary = read_record(folder / "summary.json", Summary)
-    runs = _runs(folder, display)
+    runs = _runs(folder, display, steps)
+    if steps is not None and runs and not any(run.samples for run in runs):
+        raise UserError(f"{folder}: no run has rollouts of these steps (samples/step-*.jsonl)")
     reward_models = _reward_models(folder, display)
-    by_split = _evaluations_by_split(folder)
+    by_split = evaluations_by_split(folder)
     note = _why_outdated(summary, by_split)
     if note:
         outdated = ("policies", "gains", "reward_models", "data")
@@ -236,7 +240,7 @@ def _pretrained(folder: Path) -> list[str]:
     return list(sources)
 
 
-def _runs(folder: Path, display: Display) -> list[Run]:
+def _runs(folder: Path, display: Display, steps: Steps) -> list[Run]:
     runs = []
     for path in _files_of_stages(folder, "metrics.jsonl"):
         lines = read_jsonl(path)
@@ -244,7 +248,7 @@ def _runs(folder: Path, display: Display) -> list[Run]:
             continue  # a metrics.jsonl of SFT or of a reward model
         read_records(path, MetricsLine)  # raises an error if the log is damaged
         info = read_record(path.with_name("run.json"), RunInfo)
-        samples = _first_and_last_samples(path.parent / "samples")
+        samples = _samples(path.parent / "samples", steps)
         runs.append(Run(_stage_name(path), lines, samples, info, _config(path.parent)))
     return sorted(runs, key=lambda run: display.rank(run.name))
 
@@ -294,13 +298,16 @@ def _training_logs(folder: Path, display: Display) -> list[TrainingLog]:
     return sorted(logs, key=lambda log: (log.is_reward_model, display.rank(log.name)))
 
 
-def _first_and_last_samples(folder: Path) -> dict[int, list[Rollout]]:
+def _samples(folder: Path, steps: Steps) -> dict[int, list[Rollout]]:
     names = [path.stem.removeprefix("step-") for path in folder.glob("step-*.jsonl")]
-    steps = sorted(int(name) for name in names if name.isdecimal())
+    logged = sorted(int(name) for name in names if name.isdecimal())
+    if steps is None:
+        logged = list(dict.fromkeys([*logged[:1], *logged[-1:]]))
     samples = {}
-    for step in dict.fromkeys([*steps[:1], *steps[-1:]]):
-        rows = read_records(folder / f"step-{step}.jsonl", Rollout)
-        samples[step] = _one_per_prompt(rows)
+    for step in logged:
+        if steps in (None, ALL) or step in steps:
+            rows = read_records(folder / f"step-{step}.jsonl", Rollout)
+            samples[step] = _one_per_prompt(rows)
     return samples
 
 
@@ -328,7 +335,7 @@ def _reward_model(path: Path) -> RewardModel:
     return model.model_copy(update={"metrics": metrics.model_copy(update=update)})
 
 
-def _evaluations_by_split(folder: Path) -> dict[str, dict[str, Path]]:
+def evaluations_by_split(folder: Path) -> dict[str, dict[str, Path]]:
     """Split -> policy -> the rows of its evaluation."""
     by_split: dict[str, dict[str, Path]] = {}
     for path in sorted(folder.glob("eval/*/rows.jsonl")):

@@ -1,10 +1,11 @@
 """Writes report.html: the results of a pipeline in one self-contained file.
 
-    fgrlhf report OUTPUT_DIR [report.html] [task=NAME] [prompts=5]
+    fgrlhf report OUTPUT_DIR [report.html] [task=NAME] [prompts=5] [steps=0,40|all]
 
 The task defines names, order and colours. Without the argument, the report uses the task recorded
 in the outputs, or else the folders' names. `prompts` is the number of prompts whose responses are
-shown. The template escapes every string, and the page's content policy allows no scripts and no
+shown, `steps` those logged steps whose token rewards are, the first and the last by default. The
+template escapes every string, and the page's content policy allows no scripts and no
 network.
 """
 
@@ -24,7 +25,7 @@ from fgrlhf.base.program import run_main
 from fgrlhf.load import load_task
 from fgrlhf.report import samples
 from fgrlhf.report.curves import drift, learning_curves, supervised_curves
-from fgrlhf.report.data import Outputs, read_outputs, recorded_task
+from fgrlhf.report.data import ALL, Outputs, Steps, read_outputs, recorded_task
 from fgrlhf.report.display import SYMBOLS, Display
 from fgrlhf.report.downloads import downloads
 from fgrlhf.report.feedback import feedback_views
@@ -42,7 +43,7 @@ from fgrlhf.report.spread import ONE_RUN
 from fgrlhf.report.text import short_commit, signed
 
 HERE = Path(__file__).parent
-USAGE = "usage: fgrlhf report OUTPUT_DIR [report.html] [task=NAME] [prompts=5]"
+USAGE = "usage: fgrlhf report OUTPUT_DIR [report.html] [task=NAME] [prompts=5] [steps=0,40|all]"
 PROMPTS_SHOWN = 5
 
 
@@ -52,6 +53,7 @@ def write_report(
     display: Display | None = None,
     prompts_shown: int = PROMPTS_SHOWN,
     task: str | None = None,
+    steps: Steps = None,
 ) -> None:
     """Write the report of an outputs folder, or of a single RL run's folder.
 
@@ -61,12 +63,13 @@ def write_report(
       display: names, order and colours; None: the defaults.
       prompts_shown: prompts whose responses are shown, the first ones of the evaluation.
       task: named in the title; None: the task recorded in the outputs.
+      steps: whose token rewards are shown, or "all"; None: the first and the last logged one.
 
     Raises:
       UserError: the folder is missing, has nothing to report, or has a broken file.
     """
     display = display or Display()
-    outputs = read_outputs(output_dir, display)
+    outputs = read_outputs(output_dir, display, steps)
     naming = Naming(outputs, display)
     compared = gains(outputs, display)
     headlines = tiles(outputs, compared, naming)
@@ -204,6 +207,16 @@ def _number_of_prompts(argument: str) -> int:
     return int(number)
 
 
+def _steps(argument: str) -> Steps:
+    """The steps of `steps=0,40`, or "all". Raises `UserError` for anything else."""
+    given = argument.removeprefix("steps=")
+    if given == ALL:
+        return ALL
+    if not re.fullmatch(r"[0-9]{1,9}(,[0-9]{1,9})*", given):
+        raise UserError(f"{shorten(argument)}: give logged steps, e.g. steps=0,40, or steps=all")
+    return {int(number) for number in given.split(",")}
+
+
 def _check_path(word: str) -> None:
     """Raise `UserError` if an argument is an unknown key or option instead of a path."""
     if word.startswith("-"):
@@ -212,7 +225,7 @@ def _check_path(word: str) -> None:
     # folders of a sweep's runs are named after their values: `outputs/sweep/lr=1e-5`
     if equals and "/" not in key and not Path(word).exists():
         raise UserError(
-            f"`{shorten(key)}` is not a key; {suggestion(key, ('task', 'prompts'))}. Write"
+            f"`{shorten(key)}` is not a key; {suggestion(key, ('task', 'prompts', 'steps'))}. Write"
             f" ./{shorten(word)} if it is the name of the page\n{USAGE}"
         )
 
@@ -225,11 +238,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     paths = []
     task = None
     prompts_shown = PROMPTS_SHOWN
+    steps: Steps = None
     for argument in words:
         if argument.startswith("task="):
             task = argument.removeprefix("task=")
         elif argument.startswith("prompts="):
             prompts_shown = _number_of_prompts(argument)
+        elif argument.startswith("steps="):
+            steps = _steps(argument)
         else:
             _check_path(argument)
             paths.append(argument)
@@ -237,7 +253,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise UserError(USAGE)
     folder = Path(paths[0])
     target = Path(paths[1]) if len(paths) == 2 else folder / "report.html"
-    write_report(folder, target, display_for(folder, task), prompts_shown, task)
+    write_report(folder, target, display_for(folder, task), prompts_shown, task, steps)
     print(f"report: {target}")
 
 

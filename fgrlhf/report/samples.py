@@ -142,7 +142,7 @@ def _shared_keys(dicts: Sequence[Mapping[str | int, EvaluationRow]]) -> list[str
 
 
 def rollouts(run: Run, display: Display) -> RunView:
-    """Token rewards of a run's first and last logged step."""
+    """Token rewards of a run's shown steps."""
     rows = [row for step_rows in run.samples.values() for row in step_rows]
     scale = _token_scale(row.rewards for row in rows)
     extra_scale = _token_scale(_extras(row) for row in rows)
