@@ -12,7 +12,7 @@ equation 1 of Wu et al. (2023) before the KL penalty.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -318,12 +318,41 @@ class AtEnd:
         return {} if measures is None else measures(scores)
 
 
-def normalized(rewards: TokenReward) -> TokenReward:
+@dataclass
+class RunningSpread:
+    """The standard deviation of all numbers so far, joined part by part (Chan et al. 1979)."""
+
+    count: int = 0
+    mean: float = 0.0
+    squares: float = 0.0  # sum of the squared deviations from the mean
+
+    def update(self, values_N: Tensor) -> None:
+        """Join the numbers of a step."""
+        values_N = values_N.double()
+        mean = float(values_N.mean())
+        squares = float(((values_N - mean) ** 2).sum())
+        total = self.count + len(values_N)
+        self.squares += squares + (mean - self.mean) ** 2 * self.count * len(values_N) / total
+        self.mean += (mean - self.mean) * len(values_N) / total
+        self.count = total
+
+    @property
+    def std(self) -> float:
+        return (self.squares / max(self.count, 1)) ** 0.5
+
+
+def normalized(
+    rewards: TokenReward, spreads: dict[str, RunningSpread] | None = None
+) -> TokenReward:
     """w_k r_k / std_b(sum_t r_k): each reward divided by its std over the batch, then weighted.
 
     The std is taken over the responses to which the reward applies. No mean is subtracted: on
     tokens it would act as a length penalty or bonus. A reward that is equal for all responses, but
     for rounding, is left unchanged.
+
+    Args:
+      spreads: of each reward, without its weight, in the responses of all steps so far; this batch
+        is joined, and the std is theirs. None: that of the batch alone.
     """
     scaled = {}
     for name, rewards_BT in rewards.by_aspect.items():
@@ -331,9 +360,14 @@ def normalized(rewards: TokenReward) -> TokenReward:
         if not applies_B.any():
             scaled[name] = rewards_BT
             continue
-        std = rewards_BT[applies_B].sum(1).std(correction=0)
-        largest = rewards_BT[applies_B].abs().sum(1).max()
+        sums_N = rewards_BT[applies_B].sum(1)
+        std = float(sums_N.std(correction=0))
+        largest = float(rewards_BT[applies_B].abs().sum(1).max())
         weight = abs(rewards.weight(name))
+        if spreads is not None:
+            spread = spreads.setdefault(name, RunningSpread())
+            spread.update(sums_N / weight)
+            std, largest = spread.std * weight, max(largest, abs(spread.mean) * weight)
         has_spread = std > ROUNDING * largest
         scaled[name] = rewards_BT * (weight / std) if has_spread else rewards_BT
     return replace(rewards, by_aspect=scaled)

@@ -5,7 +5,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -31,7 +31,7 @@ from fgrlhf.models.base import Policy
 from fgrlhf.models.sharding import unsharded, whole
 from fgrlhf.policy import cut_prompts
 from fgrlhf.policy_trainer import DevEvaluation, PolicyTrainer
-from fgrlhf.reward import BasicReward, normalized, with_kl
+from fgrlhf.reward import BasicReward, RunningSpread, normalized, with_kl
 from fgrlhf.rewards.build import RewardWeights
 from fgrlhf.rollout import response_seeds, score
 from fgrlhf.runs import checkpoint
@@ -135,6 +135,7 @@ class OnPolicyTrainer(PolicyTrainer):
         self.kl = KLController(kl.coef, kl.target, kl.horizon)
         entropy = config.algorithm.entropy
         self.entropy = EntropyController(entropy.coef, entropy.target)
+        self.spreads: dict[str, RunningSpread] = {}  # of rewards, for normalize_aspects: running
         self.high_kl_count = 0
         self.guard = self._make_guard()
         self.best_is_checkpoint = self.guard is not None  # the guard restores it
@@ -343,8 +344,9 @@ class OnPolicyTrainer(PolicyTrainer):
     def penalized(self, rollout: Rollout, rewards: TokenReward) -> tuple[TokenReward, Tensor]:
         """The rewards with the weights of this step, and penalized_BT, their sum less the KL."""
         settings = self.config.algorithm
-        if settings.normalize_aspects == "batch":
-            rewards = normalized(rewards)
+        if settings.normalize_aspects in ("batch", "running"):
+            is_running = settings.normalize_aspects == "running"
+            rewards = normalized(rewards, self.spreads if is_running else None)
         rewards = self.reward_weights.applied(rewards, self.step)
         kl_coef = 0.0 if settings.kl_in_loss else self.kl.coef
         penalized_BT = self.reward.penalized(rewards, rollout, kl_coef)
@@ -588,6 +590,7 @@ class OnPolicyTrainer(PolicyTrainer):
     def progress(self) -> dict:
         return super().progress() | {
             "kl_coef": self.kl.coef,
+            "spreads": {name: asdict(spread) for name, spread in self.spreads.items()},
             "entropy_alpha": self.entropy.alpha,
             "entropy_coef": self.entropy.coef,
             "high_kl_count": self.high_kl_count,
@@ -598,6 +601,8 @@ class OnPolicyTrainer(PolicyTrainer):
     def restore(self, state: dict) -> None:
         super().restore(state)
         self.kl.coef = state["kl_coef"]
+        spreads = state.get("spreads", {})
+        self.spreads = {name: RunningSpread(**spread) for name, spread in spreads.items()}
         self.entropy.alpha = state.get("entropy_alpha", 0.0)
         self.entropy.coef = state.get("entropy_coef", self.entropy.coef)
         self.high_kl_count = state["high_kl_count"]

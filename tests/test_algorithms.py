@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import statistics
 import subprocess
 import sys
 from dataclasses import replace
@@ -354,6 +355,32 @@ def test_normalised_aspects_by_hand():
     doubled = normalized(TokenReward({"a": 5 * aspects["a"]}, segments, mask_BT, {"a": 2.0}))
     # the reward model's scale is gone
     torch.testing.assert_close(doubled.by_aspect["a"], result.by_aspect["a"])
+
+
+def test_rewards_normalised_over_all_steps_by_hand():
+    """The spread of 6 and 2, then of 6, 2, 10 and 10, each without the weight 2."""
+    mask_BT, segments = lengths_mask([1, 1]), {"a": [[], []]}
+
+    def step(*sums, spreads):
+        rewards = TokenReward({"a": torch.tensor(sums)[:, None]}, segments, mask_BT, {"a": 2.0})
+        return normalized(rewards, spreads).by_aspect["a"][:, 0].tolist()
+
+    spreads = {}
+    assert step(6.0, 2.0, spreads=spreads) == [6, 2]
+    std = statistics.pstdev([3, 1, 5, 5])
+    assert step(10.0, 10.0, spreads=spreads) == pytest.approx([10 / std] * 2)
+    assert spreads["a"].mean == 3.5 and spreads["a"].std == pytest.approx(std)
+
+
+def test_the_spread_of_all_steps_is_resumed(tmp_path):
+    changes = {"algorithm__normalize_aspects": "running"}
+    whole = make(tmp_path / "whole", "ppo", **changes)
+    whole.train()
+    make(tmp_path / "half", "ppo", **changes).train(until=3)
+    half = make(tmp_path / "half", "ppo", **changes)
+    half.train()
+    assert half.spreads == whole.spreads and half.spreads["cat"].count == 64
+    assert metrics(tmp_path / "half") == metrics(tmp_path / "whole")
 
 
 def two_rewards(a_B, b_B, weights, group_B, judged_by_b):

@@ -198,12 +198,12 @@ class AlgorithmConfig(StrictModel):
     gamma: float = Field(default=1.0, ge=0, le=1, description="discount per token")
     entropy: EntropyConfig = EntropyConfig()
     loss: LossConfig = LossConfig()
-    normalize_aspects: Literal["batch", "group"] | None = Field(
+    normalize_aspects: Literal["batch", "running", "group"] | None = Field(
         default=None,
         description=(
             "batch: divide each reward by its standard deviation over the batch's responses before"
-            " weighting; group: its advantages by their spread over the samples of a prompt; null:"
-            " no"
+            " weighting; running: over those of all steps so far; group: its advantages by their"
+            " spread over the samples of a prompt; null: no"
         ),
     )
 
@@ -299,7 +299,7 @@ class ActorCriticConfig(AlgorithmConfig):
             )
             if self.whiten.rewards:
                 mistakes.append(("whiten.rewards", reason))
-            if self.normalize_aspects == "batch":
+            if self.normalize_aspects in ("batch", "running"):
                 mistakes.append(("normalize_aspects", reason))
         elif self.critic == "per_aspect" and self.whiten.rewards:
             reason = (
