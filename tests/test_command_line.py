@@ -105,7 +105,7 @@ COMPLETED = {
     "rm segment tasks.qa": ["tasks.qa_feedback"],
     "feedback serve tasks.qa": ["tasks.qa_feedback"],
     "compl": ["completion"],
-    "data conv": ["convert"],
+    "data conv": ["convert", "convert-config"],
     "rl tasks.qa_feedback tasks/qa_feedback/training/mini_dpo_config.yml train.ep": [
         "train.epochs="
     ],

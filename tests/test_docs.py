@@ -204,8 +204,8 @@ class Programs:
                 patch.chdir(self.folder_of_the_guide())
             if name == "env" or (rest and name in ("data", "new-task")):
                 patch.chdir(self.working_folder())
-                if rest[:1] == ["model"]:
-                    self.stop_before_download(patch)
+                if rest[:1] in (["model"], ["convert-config"]):
+                    self.stop_before_reading(patch)
                 self.call(fgrlhf_main)
             elif rest:  # `fgrlhf compare` alone is a reference to the command
                 self.stop_after_parsing(patch, is_abbreviated)
@@ -332,12 +332,13 @@ class Programs:
         patch.setattr("fgrlhf.report.browse.write_samples", stop)
         patch.setattr("argparse.ArgumentParser.parse_args", parse_and_stop)
 
-    def stop_before_download(self, patch: pytest.MonkeyPatch) -> None:
+    def stop_before_reading(self, patch: pytest.MonkeyPatch) -> None:
         def stop(*_):
             raise Parsed
 
         patch.setattr("fgrlhf.data.model.fetch_model", stop)
         patch.setattr("fgrlhf.data.convert_model.convert_model", stop)
+        patch.setattr("fgrlhf.cli.data_convert_config.read_yaml", stop)
 
     def working_folder(self) -> Path:
         """A repository with a new task, files of rows, and feedback."""

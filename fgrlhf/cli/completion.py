@@ -37,7 +37,7 @@ _fgrlhf() {
                 reliability adjudicate agreement anchoring task_pages"
             COMPREPLY=($(compgen -W "$words" -- "$current")); return ;;
         data:2)
-            words="show check convert explore filter import export agreement model"
+            words="show check convert explore filter import export agreement model convert-config"
             COMPREPLY=($(compgen -W "$words" -- "$current")); return ;;
     esac
     for word in "${COMP_WORDS[@]:2}"; do

@@ -14,6 +14,7 @@
     fgrlhf data model smollm2                        fetch a language model of 135 M parameters
     fgrlhf data model OWNER/NAME                     convert its pickled weights to safetensors
     fgrlhf data model ADAPTER output_dir=FOLDER      merge an adapter of peft with its model
+    fgrlhf data convert-config FILE.yml              write a config from one of RL4LMs
 
 FILE and IN are .json, .jsonl or .parquet files or hub:org/name; OUT is such a file
 (fgrlhf/data/read.py). The formats are those of fgrlhf/data/formats.py. The models are those of
@@ -36,6 +37,7 @@ from fgrlhf.cli.data_comparisons import (
     filter_comparisons,
 )
 from fgrlhf.cli.data_convert import ConvertSettings, convert
+from fgrlhf.cli.data_convert_config import ConvertConfigSettings, convert_config
 from fgrlhf.cli.data_exchange import ExportSettings, ImportSettings, export_file, import_file
 from fgrlhf.cli.data_inspect import FormatSettings, ShowSettings, check, show
 from fgrlhf.cli.data_model import ModelSettings, fetch
@@ -102,6 +104,12 @@ ACTIONS = {
         takes_more_files=True,
     ),
     "model": Action(fetch, ModelSettings, ("NAME",), ("[output_dir=...]",)),
+    "convert-config": Action(
+        convert_config,
+        ConvertConfigSettings,
+        ("FILE.yml",),
+        ("[out=...] [train_file=...] [reward=...]",),
+    ),
 }
 
 
