@@ -15,7 +15,7 @@ from typing import Any
 
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.metrics.clusters import clusters_by_prompt, clusters_of
-from fgrlhf.metrics.columns import NOT_APPLICABLE
+from fgrlhf.metrics.pooled import NOT_APPLICABLE
 from fgrlhf.metrics.summary import summarize
 from fgrlhf.stats import Interval, ratio_interval
 from fgrlhf.words import count_words
