@@ -19,6 +19,9 @@ POLICY_CURVES = {
     "clipfrac/policy": "Clipped share of tokens",
     "dpo/margin": "Margin of the implied rewards, better − worse",
     "dpo/accuracy": "Accuracy on pairs",
+    "dpo/good": "Implied reward of good answers",
+    "dpo/bad": "Implied reward of bad answers",
+    "dpo/kl": "KTO's KL from the reference",
 }
 # keys with the name of a reward after the slash -> titles
 REWARD_CURVES = {

@@ -39,7 +39,7 @@ SOURCES = {  # section of the report -> its source files
     "stages": "stages.json (from a pipeline such as `make demo`)",
 }
 # keys of metrics.jsonl that only this kind of training logs
-POLICY_KEYS = {"reward/total", "dpo/margin"}
+POLICY_KEYS = {"reward/total", "loss/total"}
 SUPERVISED_KEYS = {"loss", "eval/loss"}
 ALL = "all"
 Steps = Collection[int] | Literal["all"] | None  # whose rollouts are shown; None: first and last

@@ -4,11 +4,12 @@
         [seeds=0,1,2] [steps=40]
 
 `<name>` trains with the fine-grained rewards, `<name>-holistic` with the preference model's single
-score. `dpo` (preferences), `fine-grained-dpo` (corrected over predicted answers) and
-`corrected-sft` train on the feedback file for the number of steps in their YAML. Policies,
-questions and reward models are those of `make demo`; mini_compare_config.yml has the settings of
-single algorithms. Writes compare/summary.json and compare/index.html; run it again to continue or
-to add runs. `fgrlhf compare` does the same for any task and any configs.
+score. `dpo` (preferences), `fine-grained-dpo` (corrected over predicted answers), `span-kto` (the
+marks of prediction 1), `span-kto-dpo` (preferences and these marks) and `corrected-sft` train on
+the feedback file for the number of steps in their YAML. Policies, questions and reward models are
+those of `make demo`; mini_compare_config.yml has the settings of single algorithms. Writes
+compare/summary.json and compare/index.html; run it again to continue or to add runs. `fgrlhf
+compare` does the same for any task and any configs.
 """
 
 from collections.abc import Sequence
@@ -33,7 +34,12 @@ HOLISTIC = f"{qa.FOLDER}/training/mini_baseline_config.yml"
 TUNED = f"{qa.FOLDER}/training/mini_compare_config.yml"
 HOLISTIC_SUFFIX = "-holistic"
 EPISODES_PER_STEP = 64  # of the mini configs: prompts x samples
-DPO = {"dpo": "mini_dpo_config.yml", "fine-grained-dpo": "mini_fine_grained_dpo_config.yml"}
+DPO = {
+    "dpo": "mini_dpo_config.yml",
+    "fine-grained-dpo": "mini_fine_grained_dpo_config.yml",
+    "span-kto": "mini_marks_dpo_config.yml",
+    "span-kto-dpo": "mini_span_kto_dpo_config.yml",
+}
 CORRECTED_SFT = "corrected-sft"
 CORRECTED = "corrected.json"  # training file of CORRECTED_SFT, in the output folder
 NAMES = (*ALGORITHMS, *(name + HOLISTIC_SUFFIX for name in ALGORITHMS), *DPO, CORRECTED_SFT)
