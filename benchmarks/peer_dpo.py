@@ -172,7 +172,7 @@ def check(work: Work) -> dict[str, Any]:
     peer = trl_trainer(work, {"micro": 1})
     assert isinstance(peer.train_dataset, datasets.Dataset)
     rows = peer.train_dataset.to_list()
-    reference = ours.reference_logprobs()
+    reference = ours.reference_logprobs(ours.comparisons)
     for row, comparison, logprobs in zip(rows, ours.comparisons, reference, strict=True):
         same_prompt = row["prompt_ids"] == comparison.prompt_ids
         same_answers = [row["chosen_ids"], row["rejected_ids"]] == comparison.answer_ids
