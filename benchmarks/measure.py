@@ -1,5 +1,6 @@
 """One step of either side in four phases: its cost, and whether both sides compute the same."""
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from types import ModuleType
@@ -28,6 +29,7 @@ class Step:
     """One step's outputs, and the cost of each phase; its memory only if `memory` is there."""
 
     memory: PeakMemory | None = None
+    clock: Callable[[], float] = synchronized_time
 
     generated: Any = None
     scored: Any = None
@@ -40,17 +42,22 @@ class Step:
         """What a call returns; its cost is that of the phase."""
         if self.memory is not None:
             self.memory.reset()
-        started = synchronized_time()
+        started = self.clock()
         result = function(*arguments)
-        self.seconds[name] = synchronized_time() - started
+        self.seconds[name] = self.clock() - started
         if self.memory is not None:
             self.peak_mb[name] = self.memory.peak_mb()
         return result
 
 
-def run_step(side, state, memory: PeakMemory | None = None) -> Step:
+def run_step(
+    side,
+    state,
+    memory: PeakMemory | None = None,
+    clock: Callable[[], float] = synchronized_time,
+) -> Step:
     """Generation, scoring, rewards, updates; nothing between the phases is timed."""
-    step = Step(memory)
+    step = Step(memory, clock)
     step.generated = step.phase("generation", side.generate, state)
     step.scored = step.phase("scoring", side.score, state, step.generated)
     step.rewards = step.phase("rewards", side.rewards, state, step.scored)
@@ -115,7 +122,7 @@ def steps_here(
 
     Returns:
       imports_mb, built_mb: before and after the models are built.
-      seconds: {phase: s} per repetition.
+      seconds: {phase: s} per repetition: CPU time, which other programs disturb least.
       peak_mb: {phase: MB}.
     """
     torch.set_num_threads(threads)
@@ -128,7 +135,7 @@ def steps_here(
     seconds = []
     peak_mb: dict[str, float] = {}
     for _ in range(reps):
-        step = run_step(module, state, memory)
+        step = run_step(module, state, memory, time.process_time)
         seconds.append(step.seconds)
         peak_mb = {name: max(peak, peak_mb.get(name, 0.0)) for name, peak in step.peak_mb.items()}
         del step

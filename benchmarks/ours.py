@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from benchmarks import workload
-from benchmarks.workload import ASPECTS, Size
+from benchmarks.workload import Size
 from fgrlhf.configs.sections import ParallelConfig, Sampling
 from fgrlhf.models.decoding import draw, uniform_rows
 from fgrlhf.policy import T5Policy
@@ -75,8 +75,12 @@ def build(
     policy = T5Policy(workload.policy_model(size), tokenizer, size.input_limit)
     reference = T5Policy(workload.reference_model(size), tokenizer, size.input_limit)
     trunk, head = workload.value_model(size)
-    value = Value(size.value.d_model, T5Policy(trunk, tokenizer, size.input_limit))
+    critic = T5Policy(trunk, tokenizer, size.input_limit)
+    value = Value(size.value.d_model, critic)
     value.head = head
+    if size.top_layers is not None:
+        policy.train_top_layers(size.top_layers)
+        critic.train_top_layers(size.top_layers)
     return PPOTrainer(
         config,
         ActorCritic(policy, value),
@@ -91,7 +95,7 @@ def build(
 def _reward(size: Size, tokenizer, accelerator: Accelerator) -> BasicReward:
     """The combined reward; its reward models are saved and loaded, as in a real run."""
     aspects: dict[str, AspectReward] = {}
-    for seed, (name, (spec, amount)) in enumerate(ASPECTS.items()):
+    for seed, (name, (spec, amount)) in enumerate(workload.aspects(size).items()):
         with TemporaryDirectory() as own_folder:
             # transformers saves in the first process only
             (folder,) = broadcast_object_list([own_folder])

@@ -1,4 +1,4 @@
-"""Growth of cost: time and memory against prompt length, answer length, K, batch and model size.
+"""Growth of cost: time and memory against lengths, K, batch, models and their number.
 
     python -m benchmarks.scaling axes=prompt_tokens,samples reps=3        --help lists the keys
 
@@ -53,6 +53,8 @@ BASE = _sized(
     128,
 )
 
+DEEP = replace(BASE.policy, layers=8)
+
 # axis -> label and points
 AXES: dict[str, tuple[str, tuple[int, ...]]] = {
     "prompt_tokens": ("tokens of a prompt", (128, 256, 512, 1024)),
@@ -60,6 +62,9 @@ AXES: dict[str, tuple[str, tuple[int, ...]]] = {
     "samples": ("samples of a prompt, K", (1, 2, 4, 8, 16)),
     "prompts": ("prompts in a batch", (1, 2, 4, 8, 16)),
     "width": ("weights of the policy", (64, 128, 256, 512)),
+    "vocab": ("tokens of the vocabulary", (2000, 8000, 32000)),
+    "top_layers": ("trained layers, of 8", (1, 2, 4, 8)),
+    "reward_models": ("reward models of sentences", (1, 2, 4, 8)),
 }
 FITTED = 3  # points at the end of an axis; fixed cost dominates small ones
 
@@ -85,6 +90,10 @@ def at(axis: str, value: int) -> Size:
     """The base size with one value changed."""
     if axis == "width":
         return _sized(BASE, value)
+    if axis in ("vocab", "top_layers"):
+        network = replace(BASE.policy, vocab=value) if axis == "vocab" else DEEP
+        top_layers = None if axis == "vocab" else value
+        return replace(BASE, policy=network, value=network, top_layers=top_layers)
     size = replace(BASE, **{axis: value})
     assert size.prompt_tokens is not None
     return replace(size, input_limit=max(size.input_limit, size.prompt_tokens))
@@ -98,7 +107,7 @@ def weights_of(dims: T5Dims) -> int:
 
 
 def measure_point(axis: str, value: int, settings: ScalingSettings) -> dict[str, float]:
-    """x, the median seconds of every phase, and the peak in MB without imports."""
+    """x, the median CPU seconds of every phase, and the peak in MB without imports."""
     size = at(axis, value)
     result = measured(size, "ours", settings.threads, reps=settings.reps)
     steps = [with_total(seconds) for seconds in result["seconds"]]
@@ -135,7 +144,7 @@ def document(results: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
     base = (
         f"Around {BASE.prompts} prompts of {BASE.prompt_tokens} tokens, {BASE.samples} samples of"
         f" {BASE.answer_tokens}, width {BASE.policy.d_model}, {BASE.epochs} epoch, ours. The last"
-        " six columns are slopes."
+        " six columns are slopes; s are CPU seconds."
     )
     return f"{base}\n\n{growth_table(results)}\n"
 

@@ -88,6 +88,8 @@ class Size:
     code uses, had only `eager`.
     `onednn`: whether ours may multiply matrices with oneDNN on a CPU (fgrlhf/kernels/layers.py).
     `gradient_checkpointing`: whether ours recomputes layers in updates.
+    `top_layers`: of policy and critic that ours trains; None: all.
+    `reward_models`: the number of reward models of sentences in ours; None: the three of `ASPECTS`.
     """
 
     name: str
@@ -107,6 +109,8 @@ class Size:
     baseline_attention: str = "eager"
     onednn: bool = True
     gradient_checkpointing: bool = False
+    top_layers: int | None = None
+    reward_models: int | None = None
     reps: int = 3
 
 
@@ -330,6 +334,13 @@ ASPECTS: dict[str, tuple[RewardModelSpec, float]] = {
 }
 
 
+def aspects(size: Size) -> dict[str, tuple[RewardModelSpec, float]]:
+    """The reward models of our side, as in `ASPECTS`."""
+    if size.reward_models is None:
+        return ASPECTS
+    return {f"factuality_{i}": ASPECTS["factuality"] for i in range(size.reward_models)}
+
+
 # ---- settings ------------------------------------------------------------------------------------
 
 
@@ -345,7 +356,7 @@ def config(size: Size, folder: str = "outputs/bench") -> RLConfig:
             "value_model": {"ckpt": "made here"},
             "dtype": "bf16" if size.bf16 else "fp32",
         },
-        "reward": {name: {"kind": spec.kind} for name, (spec, _) in ASPECTS.items()},
+        "reward": {name: {"kind": spec.kind} for name, (spec, _) in aspects(size).items()},
         "env": {
             "train_num_samples_per_input": size.samples,
             "logprob_temperature": 1.0,

@@ -19,6 +19,7 @@ from benchmarks import (
     ours,
     precision,
     reward_service,
+    scaling,
     workload,
 )
 from fgrlhf.base.errors import UserError
@@ -250,3 +251,37 @@ def test_numbers_and_parts_of_a_document(tmp_path):
     assert document.read_text() == "x\n<!-- bench -->\nnew\n<!-- /bench -->\ny\n"
     with pytest.raises(UserError, match="no place for `other`"):
         harness.replace_part(document, "other", "new")
+
+
+# ---- growth of cost ------------------------------------------------------------------------------
+
+
+def test_an_axis_changes_what_it_names():
+    vocab, layers, models = (
+        scaling.at(axis, 4) for axis in ("vocab", "top_layers", "reward_models")
+    )
+    assert replace(vocab, policy=scaling.BASE.policy, value=scaling.BASE.value) == scaling.BASE
+    assert vocab.policy.vocab == vocab.value.vocab == 4
+    assert (layers.policy.layers, layers.value.layers, layers.top_layers) == (8, 8, 4)
+    assert list(workload.aspects(models)) == [f"factuality_{i}" for i in range(4)]
+    for axis, (_, points) in scaling.AXES.items():
+        sizes = [scaling.at(axis, value) for value in points]
+        assert len(set(sizes)) == len(points) and list(points) == sorted(points)
+
+
+def test_our_side_trains_the_top_layers_and_asks_this_many_reward_models():
+    trainer = ours.build(replace(SMALL, top_layers=1, reward_models=2))
+    step = measure.run_step(ours, trainer, clock=iter(range(8)).__next__)
+    assert step.seconds == dict.fromkeys(measure.PHASES, 1)
+    assert set(step.rewards.by_aspect) == {"factuality_0", "factuality_1"}
+    whole = ours.build(SMALL)
+    trained, all_of_it = (
+        sum(weight.numel() for weight in side.actor_critic.parameters() if weight.requires_grad)
+        for side in (trainer, whole)
+    )
+    assert 0 < trained < all_of_it / 2
+
+
+def test_the_slope_is_the_exponent_of_the_last_points():
+    points = [{"x": x, "step": cost} for x, cost in ((1, 9.0), (2, 4.0), (4, 16.0), (8, 64.0))]
+    assert scaling.slope(points, "step") == pytest.approx(2)
