@@ -221,8 +221,9 @@ class Hacked:
         return results_of(truth=truth + spread * distance, reward=distance + spread)
 
 
-def hacked_run(folder, initial=None, until=None, peak=0.05, case="t5", steps=12, **guard):
+def hacked_run(folder, initial=None, until=None, peak=0.05, case="t5", steps=12, ema=None, **guard):
     settings = {
+        "train__ema": ema,
         "train__guard": {"on": ["truth"], **guard},
         "train__total_episodes": 8 * steps,
         "evaluation__every_steps": 2,
@@ -331,3 +332,27 @@ def test_a_damaged_best_policy_is_an_error(tmp_path):
     (tmp_path / "checkpoints" / "step-2" / "state.json").write_text("{}")
     with pytest.raises(UserError, match="step-2, the best policy so far, is missing or damaged"):
         checkpoint.load_best(made)
+
+
+def test_the_best_checkpoint_is_restored_whole(tmp_path):
+    """Weights, optimiser and average, after two more steps."""
+    initial = initial_weights()
+    made = hacked_run(tmp_path, initial, until=4, peak=9, ema=0.5, tries=20)
+    assert made.average is not None
+
+    def state():
+        tensors, _ = checkpoint.optimizer_tensors(made.optimizer)
+        parts = (made.actor_critic.state_dict(), tensors, made.average.tensors)
+        return [{name: tensor.clone() for name, tensor in part.items()} for part in parts]
+
+    before = state()
+    made.train(until=6)
+    made.best = {"step": 4, "metric": "truth", "value": 0.0}
+    moved = state()
+    checkpoint.load_best(made)
+    assert made.step == 6
+    for part, other, restored in zip(before, moved, state()):
+        assert part.keys() == restored.keys()
+        assert any(not torch.equal(tensor, other[name]) for name, tensor in part.items())
+        for name, tensor in part.items():
+            assert torch.equal(tensor, restored[name]), name

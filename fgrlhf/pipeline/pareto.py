@@ -382,12 +382,13 @@ def choice_text(settings: ParetoSettings, result: Pareto) -> str | None:
 def write_page(settings: ParetoSettings, result: Pareto, folder: Path) -> None:
     """Write index.html: the table, and a plot for each pair of metrics."""
     names = list(result.policies)
-    plots = []
+    plots = {}
     for j, y in enumerate(settings.metrics):
         for x in settings.metrics[:j]:
             points = [(policy.values[x], policy.values[y]) for policy in result.policies.values()]
             on_front = [policy.on_front for policy in result.policies.values()]
-            plots.append(Markup(scatter(f"{y} over {x}", x, y, names, points, on_front)))
+            title = f"{y} over {x}"
+            plots[title] = Markup(scatter(title, x, y, names, points, on_front))
     page = page_template(HERE, "pareto.html.j2").render(
         title="Pareto front of " + ", ".join(settings.metrics),
         style=stylesheet(),
