@@ -306,9 +306,10 @@ def _reward(given: _Given, function: str | None) -> dict[str, Any]:
             }
             return {"sentiment": {"kind": "review_sentiment", "scorer": scorer}}
         case "intent_accuracy" if given("datapool.id") == "daily_dialog":
+            intents = ("inform", "question", "directive", "commissive")  # a task's word
             scorers = {
                 intent: {"kind": "classifier", "ckpt": INTENT_MODEL, "label": f"LABEL_{i}"}
-                for i, intent in enumerate(("inform", "question", "directive", "commissive"))
+                for i, intent in enumerate(intents)
             }
             weights = [given.number(f"{args}.{name}_coeff", 1) for name in ("intent", "auto")]
             meteor = {"kind": "metric", "metric": "meteor", "scale": 0.01, "weight": weights[1]}
