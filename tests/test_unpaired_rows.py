@@ -28,6 +28,7 @@ def test_a_row_is_one_judged_response_and_back():
     assert UNPAIRED.to_row(item) == {"id": "3", **BAD, "topic": "x"}
     numbers = {**GOOD, "label": 1, "completion": [{"role": "assistant", "content": "7"}]}
     assert UNPAIRED.parse(Row(numbers, {}), 0).labels == (True,)
+    assert UNPAIRED.parse(Row({**GOOD, "label": 0.0}, {}), 0).labels == (False,)  # by pandas
     renamed = Row({"prompt": "p", "response": "r", "vote": 0}, {"label": "vote"})
     assert UNPAIRED.parse(renamed, 0).labels == (False,)
 
@@ -36,6 +37,7 @@ def test_a_row_is_one_judged_response_and_back():
     "change, message",
     [
         ({"label": "good"}, "`label`: must be true for a good completion or false"),
+        ({"label": 0.5}, "`label`: must be true for a good completion or false"),
         ({"label": 2}, "`label`: must be true for a good completion or false"),
         ({"label": None}, "`label`: is null"),
         ({"completion": " "}, "`completion`: "),
@@ -46,6 +48,20 @@ def test_a_row_is_one_judged_response_and_back():
 def test_rows_that_are_refused(change, message):
     with pytest.raises(RowError, match=message):
         UNPAIRED.parse(Row(GOOD | change, {}), 0)
+
+
+def test_rows_of_the_other_format_are_refused_with_a_way_out():
+    pair = {"prompt": "Name a prime.", "chosen": "7", "rejected": "8"}
+    with pytest.raises(RowError, match="data.pairs=comparisons, or .*to=unpaired") as refused:
+        UNPAIRED.parse(Row(pair, {}), 0)
+    assert not refused.value.missing  # or the message would ask for another name of the key
+    for row in (GOOD, {"prompt": "p", "response": "r", "label": 0}):
+        with pytest.raises(RowError, match="data.pairs=unpaired dpo.loss=kto.*to=pairs") as refused:
+            COMPARISONS.parse(Row(row, {}), 0)
+        assert not refused.value.missing
+    # a label beside responses is a key of the task
+    battle = {"prompt": "p", "responses": ["a", "b"], "scores": [1, 0], "label": 1}
+    assert COMPARISONS.parse(Row(battle, {}), 0).pairs == ((0, 1),)
 
 
 def convert(tmp_path, capsys, rows, *settings) -> tuple[list[dict], list[str]]:

@@ -48,6 +48,15 @@ from fgrlhf.text_types import Message
 
 
 def _parse_comparison(row: Row, number: int) -> Comparison:
+    has_several = row.first_given("responses", "chosen") is not None
+    is_single = row.has("label") and row.first_given("completion", "response") is not None
+    if is_single and not has_several:
+        raise RowError(
+            "label",
+            "judges a single response, as in rows of the format unpaired: read them with"
+            " data.pairs=unpaired dpo.loss=kto, or make pairs of them by `fgrlhf data convert"
+            " IN OUT format=unpaired to=pairs`",
+        )
     if row.first_given("responses", "chosen") == "responses":
         text, texts = _compared_texts(row)
         pairs, margins = _pairs(row, len(texts))

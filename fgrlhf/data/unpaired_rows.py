@@ -38,10 +38,19 @@ MARKED = "marked"  # the label of a span that only says where, and a key of rows
 
 
 def _parse_unpaired(row: Row, number: int) -> Comparison:
+    several = row.first_given("responses", "chosen")
+    if several is not None and row.first_given("completion", "response") is None:
+        raise RowError(
+            several,
+            "is of the format comparisons: read the rows with data.pairs=comparisons, or make"
+            " unpaired ones of them by `fgrlhf data convert IN OUT format=comparisons"
+            " to=unpaired`",
+        )
     text = prompt_text(row, "prompt")
     response = response_text(row, "completion", "response")
     label = row.get(row.first_of("label"))
-    if not isinstance(label, int) or label not in (0, 1):
+    # 1.0 is 1: pandas writes a column of numbers so in which one is missing
+    if not isinstance(label, (int, float)) or label not in (0, 1):
         reason = "must be true for a good completion or false for a bad one"
         raise RowError(row.key("label"), reason)
     marked: tuple[tuple[int, int], ...] = ()
