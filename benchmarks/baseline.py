@@ -359,7 +359,7 @@ def _micro_batch(
         new = policy_forward(state.policy, batch)
         values_BT = value_forward(state, batch)
     log_ratio_BT = new.logprobs_BT - scored.policy.logprobs_BT[part]
-    policy_BT, _, _ = clipped_policy_loss(log_ratio_BT, advantages_BT[part], ppo.cliprange)
+    policy_BT, _, _ = clipped_policy_loss(log_ratio_BT, advantages_BT[part], *ppo.loss.clip)
     value_BT, _ = clipped_value_loss(
         values_BT, scored.values_BT[part], returns_BT[part], ppo.cliprange_value
     )

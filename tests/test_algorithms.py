@@ -258,7 +258,7 @@ def test_reinforce_by_hand():
 
 @pytest.mark.parametrize("scale", ["group", "batch", "none"])
 def test_the_ratio_is_clipped_on_both_sides_apart(scale):
-    settings = GRPOConfig(scale=scale, clip_low=0.1, clip_high=0.3)
+    settings = GRPOConfig(scale=scale, loss={"cliprange": {"low": 0.1, "high": 0.3}})
     old, _ = dense([0.0], [0.0])
     new = PolicyOutput(torch.tensor([[1.5], [0.5]]).log(), None, torch.zeros(2, 1))
     result = GRPO(settings).loss(new, old, Advantages(torch.tensor([[1.0], [-1.0]])))
@@ -555,12 +555,13 @@ def test_settings_that_the_algorithm_does_not_read_are_named(tmp_path):
 
     assert unused(**given) == []
     again = "train.n_ppo_epoch_per_rollout"
-    assert unused(algorithm__name="a2c", **given) == ["algorithm.cliprange", again]
+    assert unused(algorithm__name="a2c", **given) == ["algorithm.loss.cliprange", again]
     # without kl, which is used
     sharing = "model.value_model.policy_value_sharing"
-    critic = ["algorithm.cliprange", "algorithm.gae", sharing, "train.value_lr"]
+    critic = ["algorithm.gae", sharing, "train.value_lr"]
     assert unused(algorithm__name="grpo", **given) == critic
-    assert unused(algorithm__name="rloo", **given) == sorted([*critic, again])
+    without_ratio = ["algorithm.loss.cliprange", *critic, again]
+    assert unused(algorithm__name="rloo", **given) == sorted(without_ratio)
     folder = {"ckpt": "x", "freeze_value_model": True}
     unread = [f"model.value_model.{key}" for key in folder]
     assert unused(algorithm__name="rloo", model__value_model=folder) == [*unread, again]

@@ -45,6 +45,7 @@ class Config(StrictModel):
     adapters: Adapters | None = Field(None, description="null: train all weights")
     reward: dict[str, Short | Quiet] = Field(description="by name")
     several: list[Adapters] = Field([], description="one after the other")
+    size: float | Adapters = Field(0.5, description="a number, or by rank")
     separator: str = Field("\n", description="between steps")
 
 
@@ -62,6 +63,8 @@ def test_a_line_for_every_key():
         "  with kind=quiet: Always 0.",
         "  several: list = []   # one after the other",
         "  several[].rank: int = 8   # of the matrices",
+        "  size: float|section = 0.5   # a number, or by rank",
+        "  size.rank: int = 8   # of the matrices",
         '  separator: str = "\\n"   # between steps',
     ]
 

@@ -17,7 +17,7 @@ from fgrlhf.utils import masked_mean, masked_var
 
 # The values that select the published arithmetic.
 PUBLISHED = {"divides_by": "sqrt_std", "gae_start": "longest"}
-SETTINGS = ("gamma", "cliprange", "cliprange_value", "pg_coef", "vf_coef")
+SETTINGS = ("gamma", "cliprange_value", "pg_coef", "vf_coef")
 
 
 def golden_case(golden, number):
@@ -60,7 +60,8 @@ def ppo_of(case, divides_by="std", gae_start="own_end"):
     whiten = {"rewards": case["whiten_rewards"], "divides_by": divides_by}
     given = {name: case[name] for name in SETTINGS}
     gae = {"lam": case["lam"], "start": gae_start}
-    return PPO(PPOConfig(**given, whiten=whiten, gae=gae))
+    loss = {"cliprange": case["cliprange"]}
+    return PPO(PPOConfig(**given, whiten=whiten, gae=gae, loss=loss))
 
 
 def run(ppo, case, old, new, rewards):

@@ -40,8 +40,9 @@ def loss_and_gradient(kind, level, delta, clip, advantages_BT=None, segment_BT=N
     if advantages_BT is None:
         advantages_BT = ADVANTAGE_B[:, None] * MASK_BT
     advantages = Advantages(advantages_BT, segment_BT=segment_BT)
-    settings = LossConfig(type=kind, importance_level=level, delta=delta)
-    loss_BT, _ = ratio_loss(PolicyOutput(new_BT), old, advantages, settings, *clip)
+    cliprange = dict(zip(("low", "high"), clip))
+    settings = LossConfig(cliprange=cliprange, type=kind, importance_level=level, delta=delta)
+    loss_BT, _ = ratio_loss(PolicyOutput(new_BT), old, advantages, settings)
     weights_B = response_weights(kind, MASK_BT.sum(1), 5)
     loss = (loss_BT * MASK_BT * weights_B[:, None]).sum()
     loss.backward()
@@ -323,7 +324,12 @@ def test_an_adapted_entropy_coefficient_is_logged_and_resumed(tmp_path):
             "algorithm.loss.delta: 4.0 is not read, since cispo bounds every ratio",
         ),
         ({"algorithm__entropy__target": 1.0}, "algorithm.entropy.target: it is not read"),
-        ({"algorithm__name": "rloo", "algorithm__clip_low": 0.1}, "set it to token"),
+        ({"algorithm__clip_low": 0.1}, "unknown key; did you mean `algorithm.loss.cliprange.low`?"),
+        ({"algorithm__loss__cliprange": {"low": 1.1}}, "loss.cliprange.low: input should be less"),
+        (
+            {"algorithm__loss": {"cliprange": {"high": 0.9}, "delta": 1.5}},
+            "but the ratio is clipped only above",
+        ),
         ({"algorithm__name": "grpo", "algorithm__normalize": True}, "unknown key"),
     ],
 )
@@ -333,7 +339,7 @@ def test_settings_that_do_not_fit_are_refused(changes, text, tmp_path):
 
 
 def test_settings_of_the_loss_that_an_algorithm_does_not_read_are_named():
-    loss = {"type": "response", "delta": 4.0, "target_kl": 0.1}
+    loss = {"type": "response", "cliprange": 0.1, "delta": 4.0, "target_kl": 0.1}
     assert GRPOConfig(loss=loss).unused == ()
-    assert RLOOConfig(loss=loss).unused == ("loss.delta", "loss.target_kl")
+    assert RLOOConfig(loss=loss).unused == ("loss.cliprange", "loss.delta", "loss.target_kl")
     assert RLOOConfig(loss={**loss, "importance_level": "token"}).unused == ()

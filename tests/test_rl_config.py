@@ -190,7 +190,7 @@ def test_every_field_is_read_somewhere():
     files = ("runs/rl_config.py", "configs/sections.py")
     own = "\n".join((REPOSITORY / "fgrlhf" / file).read_text() for file in files)
     names = fields_of(RLConfig)
-    assert {"horizon", "average_microbatches", "n_samples", "num_beams", "clip_high"} <= names
+    assert {"horizon", "average_microbatches", "n_samples", "num_beams", "cliprange"} <= names
 
     def is_read(name: str) -> bool:
         return bool(

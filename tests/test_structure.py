@@ -5,6 +5,8 @@ from typing import Literal
 import pytest
 from pydantic import BaseModel
 
+from fgrlhf.load import load_task
+from fgrlhf.task_config import rl_config
 from scripts import structure
 
 TREE = {
@@ -74,3 +76,12 @@ class Config(BaseModel):
 def test_a_key_counts_once_and_a_section_is_none():
     assert structure.config_classes(Config) == {Config, Inner, Short, Long}
     assert structure.n_keys(Config) == (6, 5)  # seed, both kinds, words, weight twice
+
+
+def test_the_keys_of_a_run_are_few():
+    """The goal is a house that fits in one head: a new key takes the place of another one.
+
+    Before you raise the number, look for a key that the new one can be a value of.
+    """
+    keys, _ = structure.n_keys(rl_config(load_task("qa_feedback")))
+    assert keys <= 308

@@ -33,6 +33,7 @@ from fgrlhf.configs.strict import (
 
 CRITIC = "critic"  # folder of a saved critic, beside the policy in best/ and final/
 KL_ASPECT = "kl"  # the KL penalty in the reward, as the aspect of a critic
+OF_A_RATIO = ("cliprange", "importance_level", "delta", "target_kl")  # keys of `loss`
 Share = Annotated[float, Field(ge=0, le=1)]
 NumberOrByName = Annotated[
     Annotated[Share, Tag(NUMBER)] | Annotated[dict[str, Share], Tag(SECTION)],
@@ -143,9 +144,28 @@ class EntropyConfig(StrictModel):
         return self
 
 
+class CliprangeConfig(StrictModel):
+    """Two bounds of the ratio that differ."""
+
+    low: float = Field(default=0.2, gt=0, le=1, description="clip the ratio below 1 - low")
+    high: Positive = Field(default=0.2, description="clip the ratio above 1 + high")
+
+
+Cliprange = Annotated[
+    Annotated[Positive, Tag(NUMBER)] | Annotated[CliprangeConfig, Tag(SECTION)],
+    Discriminator(
+        lambda value: SECTION if isinstance(value, dict | CliprangeConfig) else NUMBER,
+    ),
+]
+
+
 class LossConfig(StrictModel):
     """The section `algorithm.loss`: how the losses of tokens are computed and averaged."""
 
+    cliprange: Cliprange = Field(
+        default=0.2,
+        description="clip the ratio to 1 - cliprange .. 1 + cliprange, or to 1 - low .. 1 + high",
+    )
     type: Literal["token", "response", "constant", "cispo"] = Field(
         default="token",
         description=(
@@ -182,11 +202,25 @@ class LossConfig(StrictModel):
         ),
     )
 
+    @property
+    def clip(self) -> tuple[float, float]:
+        """How far the ratio may be below and above 1."""
+        if isinstance(self.cliprange, CliprangeConfig):
+            return self.cliprange.low, self.cliprange.high
+        return self.cliprange, self.cliprange
+
     @model_validator(mode="after")
     def _bounds_a_ratio(self):
         if self.type == "cispo":
             way_out = "since cispo bounds every ratio: leave it out, or set type=token"
             refuse(unread_keys(self, ["delta"], way_out))
+        highest = 1 + self.clip[1]
+        if self.delta is not None and self.delta <= highest:
+            reason = (
+                f"it is {self.delta:g}, but the ratio is clipped only above 1 + cliprange ="
+                f" {highest:g}, and it must be larger: raise it, or leave it out"
+            )
+            refuse([("delta", reason)])
         return self
 
 
@@ -224,7 +258,7 @@ class AlgorithmConfig(StrictModel):
     @property
     def unread_of_loss(self) -> Collection[str]:
         """The keys of `loss` that this algorithm does not read: without a ratio, those of it."""
-        return ("importance_level", "delta", "target_kl")
+        return OF_A_RATIO
 
     def mistakes(self, run: RunSettings) -> list[str]:
         """Settings in other sections that do not fit this algorithm: one message each."""
@@ -328,30 +362,12 @@ class JointLossConfig(ActorCriticConfig):
 class ClippedRatioConfig(JointLossConfig):
     """Settings of PPO's loss, which clips the ratio of new to old policy."""
 
-    cliprange: Positive = Field(
-        default=0.2, description="clip the ratio to 1 - cliprange .. 1 + cliprange"
-    )
-
     @property
     def unread_of_loss(self) -> Collection[str]:
         return ()
 
-    @model_validator(mode="after")
-    def _delta_is_above_the_clipped_range(self):
-        _check_delta(self.loss, "cliprange", self.cliprange)
-        return self
 
-
-def _check_delta(loss: LossConfig, key: str, clip_high: float) -> None:
-    if loss.delta is not None and loss.delta <= 1 + clip_high:
-        reason = (
-            f"it is {loss.delta:g}, but the ratio is clipped only above 1 + {key} ="
-            f" {1 + clip_high:g}, and it must be larger: raise it, or leave it out"
-        )
-        refuse([("loss.delta", reason)])
-
-
-SHARED_SETTINGS = frozenset(ClippedRatioConfig.model_fields) - {"name"}
+SHARED_SETTINGS = frozenset(JointLossConfig.model_fields) - {"name"}
 
 
 # ---- the algorithms ----------------------------------------------------------------------------
@@ -480,11 +496,6 @@ class GroupConfig(AlgorithmConfig):
 class ClippedGroupConfig(GroupConfig):
     """Settings of the group-relative algorithms whose loss clips the ratio of new to old policy."""
 
-    clip_low: float = Field(
-        default=0.2, gt=0, le=1, description="clip the ratio below 1 - clip_low"
-    )
-    clip_high: Positive = Field(default=0.2, description="clip the ratio above 1 + clip_high")
-
     @property
     def has_ratio(self) -> bool:
         """Whether the loss has a ratio, so that a rollout can be used for several epochs."""
@@ -493,11 +504,6 @@ class ClippedGroupConfig(GroupConfig):
     @property
     def unread_of_loss(self) -> Collection[str]:
         return ()
-
-    @model_validator(mode="after")
-    def _delta_is_above_the_clipped_range(self):
-        _check_delta(self.loss, "clip_high", self.clip_high)
-        return self
 
 
 class RLOOConfig(ClippedGroupConfig):
@@ -511,17 +517,7 @@ class RLOOConfig(ClippedGroupConfig):
 
     @property
     def unread_of_loss(self) -> Collection[str]:
-        return () if self.has_ratio else ("delta", "target_kl")
-
-    @model_validator(mode="after")
-    def _reads_its_clip_range(self):
-        if not self.has_ratio:
-            way_out = (
-                "since loss.importance_level is null and the loss has no ratio: set it to token, or"
-                " leave this out"
-            )
-            refuse(unread_keys(self, ["clip_low", "clip_high"], way_out))
-        return self
+        return () if self.has_ratio else OF_A_RATIO
 
 
 class GRPOConfig(ClippedGroupConfig):

@@ -93,8 +93,7 @@ class ClippedGroupRelative(GroupRelative):
         config = self.config
         if not config.has_ratio:
             return super().loss(new, old, advantages)
-        clip = (config.clip_low, config.clip_high)
-        policy_BT, clipped_BT = ratio_loss(new, old, advantages, config.loss, *clip)
+        policy_BT, clipped_BT = ratio_loss(new, old, advantages, config.loss)
         metrics = policy_metrics(new, old, policy_BT)
         metrics["clipfrac/policy"] = clipped_BT
         return TokenLoss(policy_BT, metrics)

@@ -123,8 +123,6 @@ def ratio_loss(
     old: "Rollout",
     advantages: "Advantages",
     settings: "LossConfig",
-    cliprange: float,
-    cliprange_high: float,
 ) -> tuple[Tensor, Tensor]:
     """The loss of an algorithm with a ratio: clipped as in PPO, or that of CISPO.
 
@@ -139,10 +137,11 @@ def ratio_loss(
         assert segment_BT is not None  # the trainer has numbered them
         log_ratio_BT = mean_log_ratio(log_ratio_BT, segment_BT, old.response_mask_BT)
     advantages_BT = advantages.advantages_BT
+    low, high = settings.clip
     if settings.type == "cispo":
-        return cispo_loss(log_ratio_BT, new.logprobs_BT, advantages_BT, cliprange_high)
+        return cispo_loss(log_ratio_BT, new.logprobs_BT, advantages_BT, high)
     loss_BT, _, clipped_BT = clipped_policy_loss(
-        log_ratio_BT, advantages_BT, cliprange, cliprange_high, settings.delta
+        log_ratio_BT, advantages_BT, low, high, settings.delta
     )
     return loss_BT, clipped_BT
 

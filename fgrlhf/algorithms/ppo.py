@@ -17,8 +17,7 @@ class PPO(ActorCriticAlgorithm):
     def loss(self, new: PolicyOutput, old: Rollout, advantages: Advantages) -> TokenLoss:
         """pg_coef * clipped policy loss + vf_coef * clipped value loss, per token."""
         config = self.config
-        clip = (config.cliprange, config.cliprange)
-        policy_BT, clipped_BT = ratio_loss(new, old, advantages, config.loss, *clip)
+        policy_BT, clipped_BT = ratio_loss(new, old, advantages, config.loss)
         value_BT, value_metrics = self.value_loss(new, old, advantages)
         metrics = value_metrics | policy_metrics(new, old, policy_BT)
         metrics["clipfrac/policy"] = clipped_BT

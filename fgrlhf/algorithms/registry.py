@@ -234,12 +234,13 @@ def read_with_ppo_section(tree: dict, read: Callable[[dict], Any]) -> Any:
 def _mistakes_in(section: dict, algorithm: dict) -> list[tuple[str, str]]:
     """The keys of the section `ppo` that cannot be moved to `algorithm`, each with its mistake."""
     mistakes = []
+    published = [key.removeprefix("ppo.") for key in OTHER_KEYS if key.startswith("ppo.")]
     for key, value in section.items():
         current = OTHER_KEYS.get(f"ppo.{key}")
         if current is not None:
             mistakes.append((f"ppo.{key}", f"it is also given as {current}: leave one of them out"))
         elif key not in SHARED_SETTINGS:
-            hint = suggestion(str(key), sorted(SHARED_SETTINGS))
+            hint = suggestion(str(key), sorted({*SHARED_SETTINGS, *published}))
             mistakes.append((f"ppo.{key}", f"unknown key; {hint}"))
         else:
             mistakes += _given_twice(key, value, algorithm)

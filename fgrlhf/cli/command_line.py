@@ -159,8 +159,9 @@ def describe(
         if len(sections) > 1:
             lines += _describe_kinds(sections, below, field, described_kinds)
         elif sections:
-            if not field.is_required() and field.default is None or container is list:
-                lines.append(_line(path, field, "section"))
+            forms = _type_name(field.annotation)
+            if forms != "section" and container is not dict:  # the key itself may have a value
+                lines.append(_line(path, field, forms))
             lines += describe(sections[0], f"{below}.", described_kinds, field.default)
         elif isinstance(defaults, model) and name in defaults.model_fields_set:
             shown = FieldInfo.merge_field_infos(field, default=getattr(defaults, name))
@@ -171,11 +172,8 @@ def describe(
 
 
 def _line(path: str, field: FieldInfo, type_name: str) -> str:
-    types_of = {
-        "section": "list" if typing.get_origin(field.annotation) is list else "section|null"
-    }
     comment = f"   # {field.description}" if field.description else ""
-    return f"  {path}: {types_of.get(type_name, type_name)} = {_default_text(field)}{comment}"
+    return f"  {path}: {type_name} = {_default_text(field)}{comment}"
 
 
 def _default_text(field: FieldInfo) -> str:
@@ -230,4 +228,6 @@ def _type_name(annotation: Any) -> str:
         return _type_name(typing.get_args(annotation)[0])
     if annotation is type(None):
         return "null"
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return "section"
     return getattr(annotation, "__name__", str(annotation))

@@ -197,7 +197,7 @@ def _rl(given: _Given, reward: str | None) -> dict[str, Any]:
         algorithm["entropy"] = {"coef": given.number("alg.args.ent_coef", 0)}
     if given("alg.id") in ("ppo", "nlpo"):
         algorithm |= {
-            "cliprange": given.number("alg.args.clip_range", 0.2),
+            "loss": {"cliprange": given.number("alg.args.clip_range", 0.2)},
             "cliprange_value": None,
         }
     if given("alg.id") == "nlpo":

@@ -9,6 +9,7 @@ from typing import Any
 
 # key -> its name here; both are paths of a section's key
 OTHER_KEYS = {
+    "algorithm.cliprange": "algorithm.loss.cliprange",
     "algorithm.entropy_coef": "algorithm.entropy.coef",
     "algorithm.kl_coef": "algorithm.kl.coef",
     "algorithm.lam": "algorithm.gae.lam",
@@ -16,6 +17,7 @@ OTHER_KEYS = {
     "logging.wandb_log": "logging.report_to",
     "env.max_input_len": "model.max_input_len",
     "env.max_generated_len": "model.max_generated_len",
+    "ppo.cliprange": "algorithm.loss.cliprange",
     "ppo.entropy_coef": "algorithm.entropy.coef",
     "ppo.kl_coef": "algorithm.kl.coef",
     "ppo.lam": "algorithm.gae.lam",
