@@ -493,20 +493,20 @@ class DPOTrainer(PolicyTrainer):
     ) -> list[dict]:
         """The answers of a micro-batch with the policy's implied reward on each token.
 
-        The rows have the format of an RL run's samples.
+        The rows have the format of an RL run's samples. Without a reference there is no KL.
         """
         log_ratios_BT = logprobs_BT - batch.ref_logprobs_BT
         mask_BT = batch.response_mask_BT.to(log_ratios_BT.dtype)
         weights_BT = token_weights(batch.marked_BT, mask_BT, self.config.dpo)
         rewards_BT = self.config.dpo.beta * weights_BT * log_ratios_BT
+        has_kl = self.config.dpo.needs_reference
         rows: list[dict] = []
         for i in indices:
             comparison = self.comparisons[i]
             for k in range(len(comparison.answer_ids)):
                 row = len(rows)  # of the batch, in which a comparison's answers are consecutive
-                rows.append(
-                    sample_row(self.policy, comparison, k, rewards_BT[row], log_ratios_BT[row])
-                )
+                kl_T = log_ratios_BT[row] if has_kl else None
+                rows.append(sample_row(self.policy, comparison, k, rewards_BT[row], kl_T))
         return rows
 
     def _check_sizes(self) -> None:
@@ -559,7 +559,7 @@ def _rows_of_answers(
 
 
 def sample_row(
-    policy: Policy, comparison: TokenComparison, k: int, rewards_T: Tensor, kl_T: Tensor
+    policy: Policy, comparison: TokenComparison, k: int, rewards_T: Tensor, kl_T: Tensor | None
 ) -> dict:
     """Answer k as a row of samples.jsonl, with the same keys as a row of a rollout."""
     ids = list(comparison.answer_ids[k])
@@ -574,7 +574,7 @@ def sample_row(
         "tokens": texts_of_tokens(policy.tokenizer, ids, text, ends),
         "rewards": {"implied": rounded(rewards_T, len(ids))},
         "segments": {"implied": segments},
-        "kl": rounded(kl_T, len(ids)),
+        "kl": None if kl_T is None else rounded(kl_T, len(ids)),
         "values": None,
         "advantages": None,
         "better_than": [j for i, j in comparison.pairs if i == k],

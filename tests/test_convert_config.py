@@ -141,6 +141,10 @@ def test_what_is_not_known_is_asked_for(tmp_path):
     with pytest.raises(UserError, match="alg.args.n_steps: 'many' is not a number"):
         converted(tmp_path, broken)
     converted(tmp_path, RL)
+    for name in ("ours.txt", "ours"):  # the stage would not take it for a config
+        with pytest.raises(UserError, match="no name of a config: give one that ends in .yml"):
+            main(["convert-config", str(tmp_path / "theirs.yml"), f"out={tmp_path / name}"])
+        assert not (tmp_path / name).exists()
     with pytest.raises(UserError, match="ours.yml exists"):
         converted(tmp_path, RL)
 

@@ -630,6 +630,15 @@ def test_samples_of_several_passes_are_logged(tmp_path):
     assert len(rows) == 5 and len({row["prompt"] for row in rows}) == 2  # four answers for each
 
 
+@pytest.mark.parametrize("loss", ["simpo", "sigmoid"])
+def test_samples_have_a_kl_only_with_a_reference(tmp_path, loss):
+    """Without one the log-ratios are log-probabilities, which are no KL."""
+    trainer(config(tmp_path, dpo__loss=loss)).train(until=1)
+    rows = read_jsonl(tmp_path / "samples" / "step-0.jsonl")
+    assert rows and all((row["kl"] is None) == (loss in WITHOUT_REFERENCE) for row in rows)
+    assert all(row["rewards"]["implied"] for row in rows)
+
+
 def test_every_process_has_dropout_masks_of_its_own():
     def run(process: int):
         train = SimpleNamespace(seed=7)

@@ -106,6 +106,8 @@ def convert_config(file: str, settings: ConvertConfigSettings) -> None:
         config exists.
     """
     out = Path(settings.out or f"{Path(file).stem}_fgrlhf.yml")
+    if out.suffix not in (".yml", ".yaml"):
+        raise UserError(f"{shorten(out)} is no name of a config: give one that ends in .yml")
     if out.exists():
         raise UserError(f"{out} exists: choose another name with out=..., or remove it")
     theirs = read_yaml(file)
