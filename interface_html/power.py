@@ -38,6 +38,7 @@ from fgrlhf.stats import FEWEST_UNITS, LEVEL, Interval
 
 USAGE = "usage: fgrlhf human-eval power d=0.1 [key=value ...]"
 MOST_RAISES = 12  # of n, by a tenth each
+MOST_SIMULATED = 20_000  # judgements; the normal distribution holds for more, and time runs out
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -161,6 +162,10 @@ def report(settings: PowerSettings) -> list[str]:
     policies = 1 if settings.of == "comparisons" else 2
     for annotators in settings.annotators:
         first = n = items_needed(settings, annotators)
+        if n * annotators > MOST_SIMULATED:
+            judgements = n * annotators * policies
+            lines.append(f"  {annotators:>10}  {n:>11,}  {n:>9,}  {judgements:>10,}  {'–':>15}")
+            continue
         found = simulated_power(settings, n, annotators)
         for _ in range(MOST_RAISES):
             if found >= settings.power:

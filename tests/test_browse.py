@@ -6,6 +6,7 @@ from page_helpers import LOOKS, PHONE, new_context, violations
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_jsonl
 from fgrlhf.report.browse import main, write_samples
+from fgrlhf.report.page import main as report
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
 PROMPTS = 25
@@ -133,3 +134,17 @@ def test_folders_without_evaluations_are_refused(tmp_path, folder, capsys):
     assert not list(tmp_path.iterdir())
     main([str(folder), str(tmp_path / "s.html")])
     assert "s.html" in capsys.readouterr().out and (tmp_path / "s.html").exists()
+
+
+@pytest.mark.parametrize("program", [main, report], ids=["samples", "report"])
+def test_a_page_replaces_pages_only(folder, program, tmp_path):
+    rows = folder / "eval" / "a-test" / "rows.jsonl"
+    before = rows.read_bytes()
+    for other in (rows, folder):
+        with pytest.raises(UserError, match="exists and is no page, so it is not replaced"):
+            program([str(folder), str(other)])
+    assert rows.read_bytes() == before
+    for _ in range(2):
+        program([str(folder), str(tmp_path / "page.html")])
+    with pytest.raises(UserError, match="`splt` is not a key"):
+        program([str(folder), "splt=test"])

@@ -195,3 +195,10 @@ def test_the_report_reaches_the_power():
 def test_impossible_differences(given, message):
     with pytest.raises(UserError, match=message):
         main(["power", *given])
+
+
+def test_a_small_difference_is_not_simulated():
+    # millions of items: the equation holds, and simulations would take days
+    settings = PowerSettings(d=0.001, annotators=[1])
+    needed = f"{items_needed(settings, 1):,}"
+    assert report(settings)[3].split() == ["1", needed, needed, needed, "–"]

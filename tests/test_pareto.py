@@ -110,7 +110,8 @@ def evaluations(tmp_path):
         folders[name] = [str(tmp_path / name / str(seed)) for seed in range(1 + (name == "good"))]
         for folder in folders[name]:
             rows = [
-                {"id": str(i), "gold": gold + g, "length": length + words}
+                {"id": str(i), "prompt": "?", "sample": 0}
+                | {"gold": gold + g, "length": length + words}
                 for i, (g, words) in enumerate(
                     zip(random.normal(0, 0.1, 40), random.normal(0, 1, 40))
                 )
@@ -177,6 +178,8 @@ def test_names_are_data(evaluations, tmp_path):
             ["metrics=[gold, honesty]"],
             "no values of `honesty` for each prompt. It has gold, length",
         ),
+        (["metrics=[gold, prompt]"], "no values of `prompt` for each prompt. It has gold, length"),
+        (["metrics=[gold, sample]"], "no values of `sample` for each prompt. It has gold, length"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(arguments, message, evaluations, tmp_path):
@@ -192,3 +195,14 @@ def test_evaluations_of_other_prompts_and_an_output_in_use(evaluations, tmp_path
         run({**evaluations, "x": [str(tmp_path / "x")]}, tmp_path / "out")
     with pytest.raises(UserError, match="exists: remove it"):
         run(evaluations, tmp_path / "x")
+
+
+def test_prompts_that_are_left_out_are_counted(evaluations, tmp_path, capsys):
+    rows = [{"id": str(i), "gold": 1.0, "length": 2.0} for i in range(12)]
+    rows[0]["gold"] = None
+    write_jsonl(tmp_path / "x" / "rows.jsonl", rows)
+    result = run({**evaluations, "x": [str(tmp_path / "x")]}, tmp_path / "out", "samples=20")
+    assert (result["prompts"], result["all_prompts"]) == (11, 40)
+    expected = "11 of 40 prompts, for which every evaluation has every metric"
+    assert expected in capsys.readouterr().out
+    assert expected in (tmp_path / "out" / "index.html").read_text()

@@ -169,6 +169,11 @@ def test_a_class_that_sees_both(out, monkeypatch):
     result = read_json(out / "winrate" / "rl-test_vs_sft-test" / "winrate.json")
     assert result["tie"]["mean"] == 1 and result["first_preferred"]["mean"] == 0
     assert result["position bias"] == "the judge prefers the response shown second"
+    judge = python_judge(
+        out, monkeypatch, "def compare(self, *texts): return [1.7] * len(texts[0])"
+    )
+    with pytest.raises(UserError, match="`compare` must return 1"):
+        run(out, judge, "sees=both")
     judge = python_judge(out, monkeypatch, "def compare(self, *_): return [3]")
     with pytest.raises(UserError, match=r"returned \[3\] for 360 pairs: `compare` must return 1"):
         run(out, judge, "sees=both")
@@ -189,8 +194,38 @@ def test_samples_and_clusters(out, monkeypatch):
     run(out, judge)
     result = read_json(out / "winrate" / "rl-test_vs_sft-test" / "winrate.json")
     assert result["note"] == (
-        "80 pairs, 28 of them equal; 95% intervals over 20 clusters of 40 prompts"
+        "80 pairs, 28 of them equal; 95% intervals over 20 clusters of 40 prompts;"
+        " responses without a counterpart, left out: 40 of sft-test"
     )
+
+
+def test_rows_without_numbers_meet_by_their_order(out, monkeypatch):
+    """Neither does one response of b meet two of a, nor does a later row hide an earlier one."""
+    path = out / "eval" / "rl-test" / "rows.jsonl"
+    rows = read_jsonl(path)
+    write_jsonl(path, [*rows, {**rows[0], "response": "another"}])
+    judge = python_judge(
+        out, monkeypatch, "def score(self, prompts, texts): return [len(t) for t in texts]"
+    )
+    for a, b in (("rl", "sft"), ("sft", "rl")):
+        main([f"output_dir={out}", f"a=eval/{a}-test", f"b=eval/{b}-test", f"judge={judge}"])
+        folder = out / "winrate" / f"{a}-test_vs_{b}-test"
+        first = read_jsonl(folder / "judgements.jsonl")[0]
+        assert first["a" if a == "rl" else "b"] == rows[0]["response"]
+        note = read_json(folder / "winrate.json")["note"]
+        assert note.startswith("200 pairs") and note.endswith("left out: 1 of rl-test")
+
+
+def test_folders_of_one_name(out, monkeypatch, capsys):
+    judge = python_judge(
+        out, monkeypatch, "def score(self, prompts, texts): return [0.0] * len(texts)"
+    )
+    (out / "s1").symlink_to(out / "eval")
+    main([f"output_dir={out}", "a=eval/rl-test", "b=s1/rl-test", f"judge={judge}"])
+    assert (out / "winrate" / "eval-rl-test_vs_s1-rl-test" / "winrate.json").exists()
+    assert "s1/rl-test wins" in capsys.readouterr().out
+    with pytest.raises(UserError, match="a and b are the same evaluation"):
+        main([f"output_dir={out}", "a=eval/rl-test", "b=eval/rl-test/", f"judge={judge}"])
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ import numpy as np
 from markupsafe import Markup
 from pydantic import Field, model_validator
 
-from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.base.errors import UserError, counted, shorten
 from fgrlhf.base.files import write_json, write_text
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.command_line import settings_from
@@ -207,15 +207,18 @@ def _pairs(rows: Sequence[Mapping], metric: str, name: str) -> dict[str, tuple[f
                 free, total = sums.get(row["id"], (0.0, 0.0))
                 sums[row["id"]] = (free + row[base + ERROR_FREE], total + row[base + TOTAL])
         return sums
-    values = {} if metric.endswith(CORPUS) else by_prompt(rows, metric)
+    columns = {
+        key
+        for row in rows
+        for key, value in row.items()
+        if isinstance(value, int | float) and key not in ("id", "sample")
+    }
+    values = by_prompt(rows, metric) if metric in columns and not metric.endswith(CORPUS) else {}
     if not values:
-        columns = {
-            key for row in rows for key, value in row.items() if isinstance(value, int | float)
-        }
         ratios = {
             key.removesuffix(ERROR_FREE) + RATIO for key in columns if key.endswith(ERROR_FREE)
         }
-        names = ", ".join(sorted(columns | ratios - {"id", "sample"}))
+        names = ", ".join(sorted(columns | ratios))
         raise UserError(
             f"an evaluation of {shorten(name, 60)} has no values of `{shorten(metric, 60)}` for"
             f" each prompt. It has {names}"
@@ -268,6 +271,8 @@ class Pareto:
     """Everything in pareto.json and index.html.
 
     Attributes:
+      prompts: for which every evaluation has every metric.
+      all_prompts: of any evaluation.
       chosen: by the preference; None without one, or if no policy keeps the bounds.
       chosen_share: of the bootstrap samples in which the choice is the same.
     """
@@ -276,6 +281,7 @@ class Pareto:
     worst: dict[str, float]
     hypervolume: Interval
     prompts: int
+    all_prompts: int
     chosen: str | None
     chosen_share: float | None
 
@@ -312,7 +318,8 @@ def pareto(settings: ParetoSettings) -> Pareto:
     chosen, chosen_share = _choice(settings, points_PM, samples_RPM)
     volume = _percentiles(hypervolume(points_PM, worst_M), volumes_R, has_intervals)
     worst = dict(zip(settings.metrics, (signs_M * worst_M).tolist()))
-    return Pareto(policies, worst, volume, prompts, chosen, chosen_share)
+    every = {row["id"] for seeds in rows.values() for of_seed in seeds for row in of_seed}
+    return Pareto(policies, worst, volume, prompts, len(every), chosen, chosen_share)
 
 
 def _percentiles(estimate: float, samples_R: np.ndarray, has_intervals: bool) -> Interval:
@@ -358,6 +365,14 @@ def as_json(result: Pareto) -> dict:
     }
 
 
+def prompts_text(result: Pareto) -> str:
+    """The number of prompts, and of all prompts if some are left out."""
+    if result.prompts == result.all_prompts:
+        return counted(result.prompts, "prompt")
+    all_prompts = counted(result.all_prompts, "prompt")
+    return f"{result.prompts} of {all_prompts}, for which every evaluation has every metric"
+
+
 def as_text(result: Pareto) -> str:
     """The result as lines of text."""
     lines = []
@@ -366,7 +381,7 @@ def as_text(result: Pareto) -> str:
         place = "on the front" if policy.on_front else "not on the front"
         lines.append(f"{name}: {values}; {place} ({policy.on_front_share:.0%} of samples)")
     worst = ", ".join(f"{metric} {value:.4g}" for metric, value in result.worst.items())
-    lines.append(f"hypervolume above {worst}: {result.hypervolume}; {result.prompts} prompts")
+    lines.append(f"hypervolume above {worst}: {result.hypervolume}; {prompts_text(result)}")
     return "\n".join(lines)
 
 
@@ -395,6 +410,7 @@ def write_page(settings: ParetoSettings, result: Pareto, folder: Path) -> None:
         metrics=settings.metrics,
         result=result,
         samples=settings.samples,
+        prompts=prompts_text(result),
         choice=choice_text(settings, result),
         plots=plots,
     )

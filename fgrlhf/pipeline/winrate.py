@@ -9,7 +9,9 @@ judge` are kept in <output_dir>/winrate/answers.jsonl as they come, so that an i
 for none of them again. fgrlhf/win_rates.py has the figures.
 """
 
-from collections.abc import Mapping, Sequence
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -147,6 +149,8 @@ def paired_responses(
 ) -> list[SampledPair]:
     """The responses to the same prompt with the same number, in the order of a.
 
+    Rows without `sample` have the number of their place among those of their prompt.
+
     Args:
       prompts: by id; a prompt that is missing has the text of its row.
 
@@ -154,10 +158,9 @@ def paired_responses(
       UserError: there is no such pair, or an id has different prompts in a and b.
     """
     clusters = clusters_by_prompt([row.as_json() for row in (*a, *b)]) or {}
-    others = {(row.id, row.as_json().get("sample", 0)): row for row in b}
+    others = {(row.id, sample): row for row, sample in _numbered(b)}
     pairs = []
-    for row in a:
-        sample = row.as_json().get("sample", 0)
+    for row, sample in _numbered(a):
         other = others.get((row.id, sample))
         if other is None:
             continue
@@ -175,6 +178,14 @@ def paired_responses(
             "a and b have no prompt in common: evaluate both policies on the same prompts"
         )
     return pairs
+
+
+def _numbered(rows: Sequence[EvaluationRow]) -> Iterator[tuple[EvaluationRow, int]]:
+    """Each row with the number of its response."""
+    seen: Counter[str | int] = Counter()
+    for row in rows:
+        yield row, row.as_json().get("sample", seen[row.id])
+        seen[row.id] += 1
 
 
 def people_pairs(path: str) -> tuple[list[Pair], list[tuple[int, int]]]:
@@ -266,8 +277,8 @@ def compare_policies(task: Task, settings: WinrateSettings) -> Path:
     Raises:
       UserError: an evaluation, the file of people's comparisons or the judge is missing or broken.
     """
-    sides = {side: Path(getattr(settings, side)).name for side in ("a", "b")}
-    name = settings.name or f"{sides['a']}_vs_{sides['b']}"
+    sides = _side_names(settings)
+    name = settings.name or "_vs_".join(side.replace("/", "-") for side in sides.values())
     folder = folder_of(settings.output_dir, "winrate", name)
     if isinstance(settings.judge, JudgeScorer) and settings.judge.cache is None:
         cache = str(folder.parent / ANSWERS)
@@ -286,6 +297,7 @@ def compare_policies(task: Task, settings: WinrateSettings) -> Path:
         file = settings.prompts
         given = [] if file is None else task.prompts(file, "test", key="prompts")
         sampled = paired_responses(a, b, {prompt.id: prompt for prompt in given})
+        alone = {"a": len(a) - len(sampled), "b": len(b) - len(sampled)}
         if settings.max_examples is not None:
             first = list(dict.fromkeys(one.pair.prompt.id for one in sampled))
             kept = set(first[: settings.max_examples])
@@ -306,7 +318,7 @@ def compare_policies(task: Task, settings: WinrateSettings) -> Path:
                 names = [pair.prompt.text for pair in by_people]
                 figures |= agreement_figures(_judged(by_people, names, answers), votes)
             write_jsonl(folder / JUDGEMENTS, _rows(sampled, judged, answers))
-            result = _result(settings, sides, judged, figures)
+            result = _result(settings, sides, judged, figures, alone)
             write_json(folder / RESULT, result)
             text = table(result["note"], sides, judged, figures)
             write_text(folder / TABLE, text)
@@ -315,13 +327,29 @@ def compare_policies(task: Task, settings: WinrateSettings) -> Path:
     return folder
 
 
+def _side_names(settings: WinrateSettings) -> dict[str, str]:
+    """The names of the evaluations' folders, with those above if both are the same.
+
+    Raises:
+      UserError: both are one folder.
+    """
+    paths = [Path(os.path.normpath(name)) for name in (settings.a, settings.b)]
+    if paths[0] == paths[1]:
+        raise UserError(f"a and b are the same evaluation, {shorten(settings.a)}: name another b")
+    names = [path.name for path in paths]
+    if names[0] == names[1]:
+        names = [str(path).strip("/") for path in paths]
+    return dict(zip(("a", "b"), names, strict=True))
+
+
 def _result(
     settings: WinrateSettings,
     sides: Mapping[str, str],
     judged: Sequence[JudgedPair],
     figures: Mapping[str, Figure],
+    alone: Mapping[str, int],
 ) -> dict[str, Any]:
-    """What winrate.json has."""
+    """What winrate.json has. `alone`: how many responses of each side have no counterpart."""
     prompts = len({pair.prompt for pair in judged})
     clusters = len({pair.cluster for pair in judged})
     units = counted(prompts, "prompt")
@@ -329,6 +357,9 @@ def _result(
         units = f"{counted(clusters, 'cluster')} of {units}"
     equal = sum(pair.a == pair.b for pair in judged)
     note = f"{counted(len(judged), 'pair')}, {equal} of them equal; 95% intervals over {units}"
+    without = [f"{count} of {sides[side]}" for side, count in alone.items() if count]
+    if without:
+        note += f"; responses without a counterpart, left out: {', '.join(without)}"
     result = {"a": settings.a, "b": settings.b, "note": note, **figure_values(figures)}
     result["mean characters"] = {side: _mean_length(judged, side) for side in sides}
     if "first_preferred" in figures:

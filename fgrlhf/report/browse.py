@@ -24,7 +24,14 @@ from fgrlhf.metrics.rows import EvaluationRow
 from fgrlhf.report.data import evaluations_by_split, recorded_task
 from fgrlhf.report.display import Display
 from fgrlhf.report.evaluations import in_order
-from fgrlhf.report.page import HERE, display_for, page_template, stylesheet
+from fgrlhf.report.page import (
+    HERE,
+    check_path,
+    display_for,
+    folder_and_page,
+    page_template,
+    stylesheet,
+)
 from fgrlhf.report.records import read_evaluation_rows
 from fgrlhf.report.samples import split_prompt
 
@@ -138,11 +145,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         if word.startswith("split="):
             split = word.removeprefix("split=")
         else:
+            check_path(word, USAGE, ("split",))
             paths.append(word)
-    if not 1 <= len(paths) <= 2:
-        raise UserError(USAGE)
-    target = Path(paths[1]) if len(paths) == 2 else Path(paths[0]) / "samples.html"
-    print(f"samples: {write_samples(paths[0], target, split)}")
+    folder, target = folder_and_page(paths, "samples.html", USAGE)
+    print(f"samples: {write_samples(folder, target, split)}")
 
 
 if __name__ == "__main__":

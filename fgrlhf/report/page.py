@@ -217,16 +217,40 @@ def _steps(argument: str) -> Steps:
     return {int(number) for number in given.split(",")}
 
 
-def _check_path(word: str) -> None:
+def folder_and_page(paths: Sequence[str], default: str, usage: str) -> tuple[Path, Path]:
+    """The outputs folder and the page to write, of the paths on a command line.
+
+    Raises:
+      UserError: there is no path, or more than two, or the page would replace a file that is none.
+    """
+    if not 1 <= len(paths) <= 2:
+        raise UserError(usage)
+    folder = Path(paths[0])
+    page = Path(paths[1]) if len(paths) == 2 else folder / default
+    if page.is_dir() or (page.is_file() and not _is_page(page)):
+        raise UserError(
+            f"{shorten(page)} exists and is no page, so it is not replaced: name another file\n"
+            f"{usage}"
+        )
+    return folder, page
+
+
+def _is_page(path: Path) -> bool:
+    with path.open("rb") as file:
+        start = file.read(1000).lstrip().lower()
+    return not start or start.startswith(b"<!doctype html")
+
+
+def check_path(word: str, usage: str, keys: Sequence[str]) -> None:
     """Raise `UserError` if an argument is an unknown key or option instead of a path."""
     if word.startswith("-"):
-        raise UserError(f"`{shorten(word)}` is not an option\n{USAGE}")
+        raise UserError(f"`{shorten(word)}` is not an option\n{usage}")
     key, equals, _ = word.partition("=")
     # folders of a sweep's runs are named after their values: `outputs/sweep/lr=1e-5`
     if equals and "/" not in key and not Path(word).exists():
         raise UserError(
-            f"`{shorten(key)}` is not a key; {suggestion(key, ('task', 'prompts', 'steps'))}. Write"
-            f" ./{shorten(word)} if it is the name of the page\n{USAGE}"
+            f"`{shorten(key)}` is not a key; {suggestion(key, keys)}. Write"
+            f" ./{shorten(word)} if it is the name of the page\n{usage}"
         )
 
 
@@ -247,12 +271,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         elif argument.startswith("steps="):
             steps = _steps(argument)
         else:
-            _check_path(argument)
+            check_path(argument, USAGE, ("task", "prompts", "steps"))
             paths.append(argument)
-    if not 1 <= len(paths) <= 2:
-        raise UserError(USAGE)
-    folder = Path(paths[0])
-    target = Path(paths[1]) if len(paths) == 2 else folder / "report.html"
+    folder, target = folder_and_page(paths, "report.html", USAGE)
     write_report(folder, target, display_for(folder, task), prompts_shown, task, steps)
     print(f"report: {target}")
 

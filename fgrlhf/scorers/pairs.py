@@ -70,8 +70,10 @@ def compare_in_both_orders(judge: PairJudge, pairs: Sequence[Pair]) -> list[Pair
 
 def _checked(judge: PairJudge, returned: Any, count: int) -> list[int]:
     try:
-        answers = [int(answer) for answer in returned]
+        given = list(returned)
+        answers = [int(answer) for answer in given]
         is_right = len(answers) == count and not set(answers) - {TIE, FIRST, SECOND}
+        is_right = is_right and all(answer == one for answer, one in zip(answers, given))
     except (TypeError, ValueError):
         is_right = False
     if not is_right:
