@@ -528,16 +528,23 @@ def mismatched(comparisons: Sequence[TokenComparison]) -> list[TokenComparison]:
     """
     n = len(comparisons)
     order = sorted(range(n), key=lambda i: comparisons[i].lengths)
-    result: dict[int, TokenComparison] = {}
-    for place, i in enumerate(order):
-        mine = comparisons[i]
-        following = (comparisons[order[(place + step) % n]] for step in range(1, n + 1))
-        others = (row for row in following if row.prompt_ids != mine.prompt_ids)
-        other = next(others, mine)
-        k = i % len(other.answer_ids)
-        ids, marked = other.answer_ids[k], [False] * len(other.answer_ids[k])
-        result[i] = TokenComparison(mine.source, mine.prompt_ids, [ids], [marked], [])
-    return [result[i] for i in range(n)]
+    # comparison -> the next one with another prompt; a second pass is for the end, after which the
+    # first one follows
+    others: dict[int, TokenComparison] = {}
+    other: TokenComparison | None = None
+    for place in reversed(range(2 * n)):
+        i, following = order[place % n], comparisons[order[(place + 1) % n]]
+        if following.prompt_ids != comparisons[i].prompt_ids:
+            other = following
+        others[i] = other or comparisons[i]
+    result = []
+    for i, mine in enumerate(comparisons):
+        k = i % len(others[i].answer_ids)
+        ids = others[i].answer_ids[k]
+        result.append(
+            TokenComparison(mine.source, mine.prompt_ids, [ids], [[False] * len(ids)], [])
+        )
+    return result
 
 
 def _rows_of_answers(
