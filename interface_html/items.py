@@ -204,7 +204,7 @@ class ItemsSettings(OutputSettings):
     def _only_blind_items_are_drawn(self):
         if self.n is not None and not self.blind:
             refuse([("n", "draws prompts of blind items: set blind=true")])
-        if self.blind and "," not in self.source:
+        if self.blind and len([path for path in self.source.split(",") if path]) < 2:
             refuse([("source", "blind=true needs a file for each policy: source=a.jsonl,b.jsonl")])
         return self
 
@@ -227,9 +227,10 @@ def _task_of_source(task: FeedbackTask, settings: ItemsSettings, path: str) -> F
         raise UserError(f"{path} has no rows: give a file with responses of a policy")
     for count in range(MOST_OUTPUTS, 0, -1):
         of_source = replace(task, schema=with_outputs(task.schema, count))
-        for number, row in enumerate(rows[:20]):  # the first may be blank
+        for number, row in enumerate(rows[:20]):  # the first may be wrong
             with suppress(RowError, ItemError):
-                _item(of_source, _renamed(row, settings.columns), number, ())
+                with suppress(BlankItemError):  # its outputs were counted
+                    _item(of_source, _renamed(row, settings.columns), number, ())
                 return of_source
     return task  # reading it says what is wrong
 

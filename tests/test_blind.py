@@ -153,3 +153,22 @@ def test_too_few_responses(tmp_path):
     write_jsonl(tmp_path / "key.json", [{}])
     with pytest.raises(UserError, match="read as the key of blind items"):
         read_key(tmp_path / "key.json")
+
+
+def test_a_policy_that_says_nothing_at_first(tmp_path):
+    source = sources(tmp_path, responses=1, policies=POLICIES[:2])
+    path = tmp_path / "beta.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    write_jsonl(path, [row | {"responses": [""]} for row in rows[:25]] + rows[25:])
+    items, _ = items_of(tmp_path, "hh_rlhf", source)
+    assert len(items) == 5
+    write_jsonl(path, [row | {"responses": [""]} for row in rows])
+    with pytest.raises(UserError, match="has a blank response in every row"):
+        items_of(tmp_path, "hh_rlhf", source)
+
+
+def test_one_source_is_refused_however_it_is_written(tmp_path):
+    source = sources(tmp_path, policies=POLICIES[:1])
+    for written in (source, f"{source},"):
+        with pytest.raises(UserError, match="blind=true needs a file for each policy"):
+            items_of(tmp_path, "hh_rlhf", written)
