@@ -1,4 +1,4 @@
-"""The scorers nli and bertscore on tiny random models of the real classes."""
+"""The entailment of texts and BERTScore on tiny random models of the real classes."""
 
 import math
 
@@ -21,7 +21,7 @@ from fgrlhf.reward_models.prefix import Prefix, text_prefix
 from fgrlhf.rewards.kinds import Score
 from fgrlhf.scorers.base import RewardContext
 from fgrlhf.scorers.bertscore import Embedded, f_score
-from fgrlhf.scorers.kinds import BertScoreScorer, EntailmentScorer
+from fgrlhf.scorers.kinds import BertScoreScorer, ClassifierScorer
 from fgrlhf.scorers.nli import premises_of
 from fgrlhf.text_types import Prompt
 
@@ -72,6 +72,10 @@ def entailed(folder, premise, hypothesis):
     return float(logits.softmax(-1)[0, 2])
 
 
+def entailment(ckpt, **settings):
+    return ClassifierScorer(ckpt=ckpt, **{"over": "context", **settings})
+
+
 def prompt(passages=PASSAGES, **meta):
     return Prompt("p", "which ?", meta={"context": passages, **meta})
 
@@ -85,21 +89,21 @@ def test_each_sentence_has_its_best_passage(nli):
         for sentence in ("The cat ran up.", "A dog sat down.")
     ]
     assert best[0] != pytest.approx(best[1], abs=1e-4)
-    mean = EntailmentScorer(ckpt=nli).build(CONTEXT).score([prompt()], [TEXT])
+    mean = entailment(ckpt=nli).build(CONTEXT).score([prompt()], [TEXT])
     assert mean == [pytest.approx(sum(best) / 2, abs=1e-5)]
-    whole = EntailmentScorer(ckpt=nli, level="whole").build(CONTEXT).score([prompt()], [TEXT])
+    whole = entailment(ckpt=nli, level="whole").build(CONTEXT).score([prompt()], [TEXT])
     assert whole == [pytest.approx(max(entailed(nli, one, TEXT) for one in PASSAGES), abs=1e-5)]
 
 
 def test_nothing_is_supported_without_a_passage_or_a_sentence(nli):
-    scorer = EntailmentScorer(ckpt=nli).build(CONTEXT)
+    scorer = entailment(ckpt=nli).build(CONTEXT)
     assert scorer.score([prompt(), prompt([])], [" ", TEXT]) == [0.0, 0.0]
     with pytest.raises(UserError, match=r"under `context`, which prompt q lacks; its keys: facts"):
         scorer.score([Prompt("q", "which ?", meta={"facts": []})], [TEXT])
 
 
 def test_a_long_passage_is_read_in_pieces(nli):
-    scorer = EntailmentScorer(ckpt=nli).build(CONTEXT)
+    scorer = entailment(ckpt=nli).build(CONTEXT)
     sentences = [
         f"The {animal} sat on the {place}." for animal in ("cat", "dog") for place in WORDS
     ]
@@ -128,16 +132,25 @@ def test_passages_are_found_in_the_row_or_in_the_prompt():
 def test_a_label_is_found_or_refused(nli, tmp_path):
     wrong = save(tmp_path / "other", BertForSequenceClassification, num_labels=2)
     with pytest.raises(UserError, match="has no label `entailment`.*LABEL_0"):
-        EntailmentScorer(ckpt=wrong).build(CONTEXT)
-    assert EntailmentScorer(ckpt=wrong, label="LABEL_1").build(CONTEXT)
+        entailment(ckpt=wrong).build(CONTEXT)
+    assert entailment(ckpt=wrong, label="LABEL_1").build(CONTEXT)
     with pytest.raises(UserError, match="no text classifier could be loaded"):
-        EntailmentScorer(ckpt=str(tmp_path / "none")).build(CONTEXT)
+        entailment(ckpt=str(tmp_path / "none")).build(CONTEXT)
     with pytest.raises(ValueError, match="coarser level"):
-        EntailmentScorer(ckpt=nli, level="token")
+        entailment(ckpt=nli, level="token")
+    for settings in ({"with_prompt": True}, {"score": "log_odds"}):
+        with pytest.raises(ValueError, match="each segment after what `over` names"):
+            entailment(ckpt=nli, **settings)
+    with pytest.raises(ValueError, match=r"level.*over is null(.|\n)*label.*missing"):
+        ClassifierScorer(ckpt=nli, level="whole")
 
 
 def test_a_sentence_is_rewarded_by_its_support(nli):
-    section = {"kind": "score", "level": "sentence", "scorer": {"kind": "nli", "ckpt": nli}}
+    section = {
+        "kind": "score",
+        "level": "sentence",
+        "scorer": {"kind": "classifier", "ckpt": nli, "over": "context"},
+    }
     reward = Score.model_validate(section).build(CONTEXT)
     ((first, second),) = reward.segment_scores([prompt()], [TEXT])
     best = max(entailed(nli, premise, "A dog sat down.") for premise in PASSAGES)
@@ -197,7 +210,7 @@ def test_short_forms_of_metrics(nli, encoder):
     )
     assert (short.column, short.higher_is_better, models_of([short])) == ("nli", True, [nli])
     metric = build_metric(short)
-    scorer = EntailmentScorer(ckpt=nli).build(CONTEXT)
+    scorer = entailment(ckpt=nli).build(CONTEXT)
     assert metric.values([prompt()], [TEXT]) == scorer.score([prompt()], [TEXT])
     section = {"name": "bertscore", "model": encoder, "layer": 3, "key": "similar"}
     similar = build_metric(MetricConfig.model_validate(section))

@@ -215,7 +215,9 @@ def test_mistakes_are_named():
     text = refused(scorer={"kind": "linear", "ckpt": "x", "label": "y"})
     assert "reward.a.scorer.label: unknown key" in text
     text = refused(scorer={"ckpt": "x"})
-    assert "reward.a.scorer.kind: missing; known: bertscore, classifier, judge, linear, nli" in text
+    assert (
+        "reward.a.scorer.kind: missing; known: bertscore, classifier, judge, linear, python" in text
+    )
 
 
 @pytest.mark.parametrize(

@@ -96,9 +96,12 @@ METRICS: dict[str, MetricFacts] = {
     "sentences": MetricFacts(higher_is_better=None, reads=frozenset({"segmenter"})),
 }
 
-# Short forms of `score`: {name: nli, model: M, ...} is {name: score, key: nli, better: high,
-# scorer: {kind: nli, ckpt: M, ...}}.
-SCORERS = ("nli", "bertscore")
+# Short forms of `score`, with their scorers: {name: bertscore, model: M, ...} is {name: score,
+# key: bertscore, better: high, scorer: {kind: bertscore, ckpt: M, ...}}.
+SCORERS: dict[str, dict[str, Any]] = {
+    "nli": {"kind": "classifier", "over": "context"},
+    "bertscore": {"kind": "bertscore"},
+}
 OF_SCORE = ("key", "threshold", "better")  # what a short form sets of the metric, not of the scorer
 
 # Columns of every evaluation. rougeLsum needs references, kl a reference policy.
@@ -213,14 +216,14 @@ class MetricConfig(StrictModel):
 
 def _score_section(section: Mapping[str, Any]) -> dict[str, Any]:
     """The section `score` of a short form (`SCORERS`)."""
-    kind = section["name"]
+    name = section["name"]
     of_scorer = {}
     for key, value in section.items():
         if key not in ("name", *OF_SCORE):
             of_scorer["ckpt" if key == "model" else key] = value
     of_metric = {key: section[key] for key in OF_SCORE if key in section}
-    scorer = {"kind": kind, **of_scorer}
-    return {"key": kind, "better": "high", **of_metric, "name": "score", "scorer": scorer}
+    scorer = {**SCORERS[name], **of_scorer}
+    return {"key": name, "better": "high", **of_metric, "name": "score", "scorer": scorer}
 
 
 def _different_columns(metrics: list[MetricConfig]) -> list[MetricConfig]:

@@ -166,6 +166,7 @@ class LabelScorer:
 
 def _label_index(network_config, config: "ClassifierScorer") -> int:
     names = {str(name): int(index) for index, name in network_config.id2label.items()}
+    assert config.label is not None  # its config says so
     if config.label not in names:
         raise UserError(
             f"the classifier `{config.ckpt}` has no label `{shorten(config.label, 60)}`;"

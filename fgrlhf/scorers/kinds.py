@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from fgrlhf.configs.strict import Amount, Count, FilePath, any_kind, refuse
+from fgrlhf.configs.strict import Amount, Count, FilePath, any_kind, refuse, unread_keys
 from fgrlhf.configs.user_class import ClassPath, make_object
 from fgrlhf.reward_utils import Level
 from fgrlhf.scorers.base import OnDevice, RewardContext, TextScorer, TextScorerKind
@@ -20,11 +20,20 @@ from fgrlhf.scorers.service import Address, RemoteSettings, VariableName
 
 
 class ClassifierScorer(OnDevice, TextScorerKind):
-    """Any Hugging Face text classifier: the probability or log-odds of one of its labels."""
+    """Any Hugging Face text classifier: the probability or log-odds of one of its labels.
+
+    With `over` it is a model of natural language inference: it reads each segment of a text after
+    each premise, and the highest probability counts (`fgrlhf.scorers.nli`).
+    """
 
     kind: Literal["classifier"] = "classifier"
     ckpt: FilePath = Field(description="folder or hub name of a sequence classifier")
-    label: str = Field(min_length=1, description="name of the label, as in the model's id2label")
+    label: str | None = Field(
+        default=None,
+        min_length=1,
+        description="name of the label, as in the model's id2label; null with over: `entailment`"
+        " in any case",
+    )
     score: Literal["probability", "log_odds"] = Field(
         default="probability", description="of the label"
     )
@@ -44,48 +53,41 @@ class ClassifierScorer(OnDevice, TextScorerKind):
         description="likewise, without a template: an end token follows; null: if it has one",
     )
     batch_size: Count = Field(default=32, description="texts per forward pass")
-
-    def build(self, context: RewardContext) -> TextScorer:
-        from fgrlhf.scorers.classifier import LabelScorer
-
-        context = self.placed(context)
-        return LabelScorer.load(self, context.device, context.dtype)
-
-    def model_folders(self) -> tuple[str, ...]:
-        return (self.ckpt,)
-
-
-class EntailmentScorer(TextScorerKind):
-    """Whether premises support a text, by any model of natural language inference.
-
-    Each segment is read after each premise, and the highest probability of entailment counts.
-    """
-
-    kind: Literal["nli"] = "nli"
-    ckpt: FilePath = Field(
-        description="folder or hub name of a sequence classifier of (premise, hypothesis)"
-    )
-    level: Level = Field(default="sentence", description="of the segments, the hypotheses")
-    over: str = Field(
-        default="context",
+    over: str | None = Field(
+        default=None,
         min_length=1,
-        description="the premises: a key of the prompts' rows, `prompt` or `references`; `context`"
-        " is that key or, without it, what the task marks as context",
+        description="what may entail a text, of a model that reads (premise, hypothesis): a key of"
+        " the prompts' rows, `prompt` or `references`; `context` is that key or, without it, what"
+        " the task marks as context; null: the model reads otherwise",
     )
-    label: str | None = Field(
-        default=None, description="that of entailment; null: `entailment` in any case"
+    level: Level = Field(
+        default="sentence", description="with over: of the segments, whose mean is the score"
     )
 
     @model_validator(mode="after")
-    def _reads_texts(self):
-        if self.level == "token":
-            refuse([("level", "token: an entailment model reads texts; choose a coarser level")])
+    def _reads_pairs_or_texts(self):
+        mistakes = []
+        if self.over is None:
+            mistakes = unread_keys(self, ["level"], "since over is null: set over, or leave it out")
+            if self.label is None:
+                mistakes.append(("label", "missing; name a label of the model's id2label"))
+        else:
+            way_out = "since the model reads each segment after what `over` names: leave it out"
+            mistakes = unread_keys(self, ["with_prompt", "score"], way_out)
+            if self.level == "token":
+                mistakes.append(("level", "token: the model reads texts; choose a coarser level"))
+        refuse(mistakes)
         return self
 
     def build(self, context: RewardContext) -> TextScorer:
-        from fgrlhf.scorers.nli import Entailment
+        context = self.placed(context)
+        if self.over is not None:
+            from fgrlhf.scorers.nli import Entailment
 
-        return Entailment.load(self, context)
+            return Entailment.load(self, context)
+        from fgrlhf.scorers.classifier import LabelScorer
+
+        return LabelScorer.load(self, context.device, context.dtype)
 
     def model_folders(self) -> tuple[str, ...]:
         return (self.ckpt,)
@@ -229,7 +231,6 @@ class PythonScorer(TextScorerKind):
 TEXT_SCORERS: tuple[type[TextScorerKind], ...] = (
     BertScoreScorer,
     ClassifierScorer,
-    EntailmentScorer,
     JudgeScorer,
     LinearScorerKind,
     PythonScorer,

@@ -20,7 +20,7 @@ from fgrlhf.scorers.classifier import LabelScorer
 from fgrlhf.text_types import Prompt
 
 if TYPE_CHECKING:
-    from fgrlhf.scorers.kinds import EntailmentScorer
+    from fgrlhf.scorers.kinds import ClassifierScorer
 
 PROMPT, REFERENCES, CONTEXT = "prompt", "references", "context"
 ENTAILMENT = "entailment"
@@ -30,21 +30,21 @@ FOR_PREMISE = 0.75  # of the tokens that the model reads; a longer premise is di
 class Entailment:
     """The support of texts by the premises of their prompts."""
 
-    def __init__(self, labels: LabelScorer, config: "EntailmentScorer", prefix: PrefixFn):
+    def __init__(self, labels: LabelScorer, config: "ClassifierScorer", prefix: PrefixFn):
         self.labels = labels
-        self.config = config
+        assert config.over is not None
+        self.over = config.over
+        self.level = config.level
         self.prefix = prefix
         self.segmenter = load_segmenter()
         self._pieces: dict[str, list[str]] = {}  # of each premise as it was given
 
     @classmethod
-    def load(cls, config: "EntailmentScorer", context: RewardContext) -> "Entailment":
+    def load(cls, config: "ClassifierScorer", context: RewardContext) -> "Entailment":
         """Load the model. Raises `UserError` as `LabelScorer.load` does."""
-        from fgrlhf.scorers.kinds import ClassifierScorer  # it imports this module
-
         label = config.label or entailment_label(config.ckpt)
-        classifier = ClassifierScorer(ckpt=config.ckpt, label=label, with_prompt=True)
-        labels = LabelScorer.load(classifier, context.device, context.dtype)
+        of_pairs = config.model_copy(update={"label": label, "with_prompt": True})
+        labels = LabelScorer.load(of_pairs, context.device, context.dtype)
         return cls(labels, config, context.prefix)
 
     @property
@@ -79,13 +79,13 @@ class Entailment:
         return results
 
     def _segments(self, text: str) -> list[str]:
-        spans = self.segmenter.segments(text, self.config.level)
+        spans = self.segmenter.segments(text, self.level)
         return [text[start:end] for start, end in spans if text[start:end].strip()]
 
     def _premises(self, prompt: Prompt) -> list[str]:
         """The premises of a prompt, long ones in pieces of whole sentences."""
         premises = []
-        for whole in premises_of(prompt, self.config.over, self.prefix):
+        for whole in premises_of(prompt, self.over, self.prefix):
             if whole not in self._pieces:
                 self._pieces[whole] = self._divided(whole)
             premises += self._pieces[whole]
@@ -139,7 +139,7 @@ def premises_of(prompt: Prompt, over: str, prefix: PrefixFn) -> list[str]:
     if value is None:
         keys = ", ".join(map(str, prompt.meta)) or "none"
         raise UserError(
-            f"the scorer nli reads the premises under `{shorten(over, 60)}`, which prompt"
+            f"an entailment model reads the premises under `{shorten(over, 60)}`, which prompt"
             f" {shorten(prompt.id, 60)} lacks; its keys: {shorten(keys, 200)}. Name the key with"
             " over=KEY, or over=prompt or over=references"
         )
