@@ -459,3 +459,12 @@ def test_a_tokenizer_is_chosen_by_key():
         MetricConfig(name="ter", tokenizer="zh")
     with pytest.raises(ValueError, match="does not use it"):
         MetricConfig(name="chrf", tokenizer="zh")
+
+
+@pytest.mark.parametrize("rows", [{"table": "a b", "records": "a"}, {"table": 3, "records": ["a"]}])
+def test_parent_needs_a_text_and_a_list(rows):
+    from fgrlhf.metrics.parent import Parent
+
+    prompt = Prompt("1", "?", ("a b",), meta=rows)
+    with pytest.raises(UserError, match="parent: prompt 1 must have `table` as a text"):
+        Parent(MetricConfig(name="parent")).columns([prompt], ["a b"])

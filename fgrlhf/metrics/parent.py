@@ -6,6 +6,7 @@ from math import prod
 
 from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
+from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.metrics.base import NamedMetric
 
 SMOOTHING = 1e-5  # replaces precisions and recalls of 0, as in the evaluation of ToTTo
@@ -58,10 +59,14 @@ class Parent(NamedMetric):
         rows = []
         for prompt, text in zip(prompts, texts, strict=True):
             value = None
-            if prompt.references and prompt.meta.get("table") and prompt.meta.get("records"):
-                value = parent(
-                    text, prompt.references, prompt.meta["table"], prompt.meta["records"]
-                )
+            table, records = prompt.meta.get("table"), prompt.meta.get("records")
+            if prompt.references and table and records:
+                if not isinstance(table, str) or isinstance(records, str):
+                    raise UserError(
+                        f"parent: prompt {shorten(prompt.id, 60)} must have `table` as a text and"
+                        " `records` as a list of texts: correct the file of prompts"
+                    )
+                value = parent(text, prompt.references, table, records)
             rows.append({self.column: value})
         return rows
 
