@@ -157,7 +157,7 @@ def without_tags(
 ) -> tuple[tuple[Any, ...], type[BaseModel] | None]:
     """A location as in the YAML file, and the last kind of section that a tag selects on the way.
 
-    Pydantic adds the value of the tag to the location, as in ("algorithm", "grpo", "clip_low") or
+    Pydantic adds the value of the tag to the location, as in ("algorithm", "grpo", "scale") or
     ("reward", "brevity", "length", "max_words"). Tags of values that are a number or a section
     are `FORMS`.
     """
