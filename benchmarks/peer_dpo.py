@@ -86,7 +86,7 @@ class _Ours(DPOTrainer):
     """The library's trainer, with pairs in their given order and a timer."""
 
     clock: Clock
-    losses: list[float]
+    step_losses: list[float]
 
     def batch(self, step: int) -> list[int]:
         size = self.config.train.batch_size
@@ -95,7 +95,7 @@ class _Ours(DPOTrainer):
     def _log_step(self, metrics, bar) -> None:
         super()._log_step(metrics, bar)
         self.clock.on_step_end()
-        self.losses.append(metrics["loss/total"])
+        self.step_losses.append(metrics["loss/total"])
 
 
 def our_trainer(work: Work, choice: Choice) -> _Ours:
@@ -120,7 +120,7 @@ def our_trainer(work: Work, choice: Choice) -> _Ours:
     encoded = encode_comparisons(policy, work.comparisons, config.model.max_generated_len)
     trainer = _Ours(config, policy, encoded, None, Accelerator(cpu=not torch.cuda.is_available()))
     trainer.clock = Clock()
-    trainer.losses = []
+    trainer.step_losses = []
     return trainer
 
 
@@ -156,7 +156,7 @@ def trl_trainer(work: Work, choice: Choice) -> Trainer:
 def run_ours(work: Work, choice: Choice) -> Measured:
     trainer = our_trainer(work, choice)
     trainer.train()
-    return trainer.clock.measured(work.size.pairs, fmean(trainer.losses))
+    return trainer.clock.measured(work.size.pairs, fmean(trainer.step_losses))
 
 
 def run_trl(work: Work, choice: Choice) -> Measured:
