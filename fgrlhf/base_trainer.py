@@ -186,7 +186,7 @@ class BaseTrainer(ABC):
         """The parameters whose gradients are clipped together, by the name of their norm."""
         return {"grad_norm": [p for p in self.module.parameters() if p.requires_grad]}
 
-    def _clip_and_step(self) -> dict[str, float]:
+    def clip_and_step(self) -> dict[str, float]:
         """Clip the gradients and step.
 
         Returns:
@@ -226,13 +226,13 @@ class BaseTrainer(ABC):
             return tensor
         return cast(Tensor, self.accelerator.reduce(tensor, "sum"))
 
-    def _summed(self, totals: dict[str, Tensor]) -> dict[str, float]:
+    def summed(self, totals: dict[str, Tensor]) -> dict[str, float]:
         """Sums over all processes, in one communication."""
         if self.accelerator.num_processes > 1:
             totals = cast(dict[str, Tensor], self.accelerator.reduce(totals, "sum"))
         return {name: float(value) for name, value in totals.items()}
 
-    def _no_sync(self, more_to_come: bool):
+    def no_sync(self, more_to_come: bool):
         """A context that skips gradient synchronisation if more micro-batches follow.
 
         Sharded gradients are always synchronised: otherwise each process would hold whole ones.

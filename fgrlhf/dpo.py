@@ -283,7 +283,7 @@ class DPOTrainer(PolicyTrainer):
         samples: list[dict] = []
         for i, (micro, weight) in enumerate(parts):
             batch = self._referenced(self.comparisons, self.ref_logprobs, micro)
-            with self._no_sync(i + 1 < len(parts)):
+            with self.no_sync(i + 1 < len(parts)):
                 with self.precision():
                     logprobs_BT = self._logprobs(self.model, batch)
                 loss, metrics = self.losses(logprobs_BT, batch, counts, *divergence)
@@ -295,7 +295,7 @@ class DPOTrainer(PolicyTrainer):
                 samples += self._sample_rows(micro, logprobs_BT.detach(), batch)
         if samples:
             self.log.samples(self.step, samples[:wanted])
-        metrics = self._summed(totals) | self._clip_and_step()
+        metrics = self.summed(totals) | self.clip_and_step()
         if self.mismatched:
             metrics["dpo/kl"] = float(divergence[0])
         return metrics | {"lr": self.optimizer.param_groups[0]["lr"]}

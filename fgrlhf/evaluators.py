@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fgrlhf.metrics.scripts import unicode_words
 from fgrlhf.reward_utils import BLANK, MULTILINGUAL, Segmenter, load_segmenter
+from fgrlhf.words import unicode_words
 
 RougeTokenizer = Literal["unicode", "published"]
 LONGEST_UNSTEMMED = 3  # letters

@@ -172,8 +172,8 @@ class PolicyTrainer(BaseTrainer):
         trained = [p for p in self.actor_critic.policy.parameters() if p.requires_grad]
         return [{"params": trained, "lr": self.config.train.lr, "peak_lr": self.config.train.lr}]
 
-    def _clip_and_step(self) -> dict[str, float]:
-        norms = super()._clip_and_step()
+    def clip_and_step(self) -> dict[str, float]:
+        norms = super().clip_and_step()
         if self.average is not None:
             self.average.update()
         return norms

@@ -1,4 +1,7 @@
-"""Prompts -> rollouts: sampled responses, their texts, log-probabilities and values."""
+"""Prompts -> rollouts: sampled responses, their texts, log-probabilities and values.
+
+Which prompts a step has, and the seeds of its responses, are pure functions of (seed, step).
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -20,6 +23,40 @@ SCORED_AT_ONCE = 65_536
 
 # called with the prompt and text of each response
 TextsKnown = Callable[[Sequence[Prompt], Sequence[str]], None]
+
+
+class PromptOrder:
+    """The prompts of each step: consecutive ones of an endless sequence of shuffled passes.
+
+    Args:
+      per_step: prompts of a step, over all processes.
+    """
+
+    def __init__(self, prompts: Sequence[Prompt], seed: int, per_step: int):
+        self.prompts = prompts
+        self.seed = seed
+        self.per_step = per_step
+        self._pass = -1  # the pass whose order is in `_pass_order`; -1: none yet
+        self._pass_order: list[int] = []
+
+    def of_step(self, step: int) -> list[Prompt]:
+        """The prompts of a step, over all processes."""
+        first = step * self.per_step
+        prompts = []
+        for place in range(first, first + self.per_step):
+            pass_index, i = divmod(place, len(self.prompts))
+            order = self._order(pass_index)
+            prompts.append(self.prompts[order[i]])
+        return prompts
+
+    def _order(self, pass_index: int) -> list[int]:
+        """The order of the prompts in a pass over them."""
+        if self._pass != pass_index:
+            seed = derive_seed(self.seed, "pass", pass_index)
+            generator = torch.Generator().manual_seed(seed)
+            self._pass_order = torch.randperm(len(self.prompts), generator=generator).tolist()
+            self._pass = pass_index
+        return self._pass_order
 
 
 def response_seeds(

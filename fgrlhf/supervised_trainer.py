@@ -190,7 +190,7 @@ class SupervisedTrainer(BaseTrainer):
             share = weight * sum(map(self.labels_of, rows)) / n_labels
             batch = self.training_batch(rows)
             self._count_padding(batch)
-            with self._no_sync(i + 1 < len(parts)):
+            with self.no_sync(i + 1 < len(parts)):
                 with self.precision():
                     loss = self.mean_loss(self.model, batch)
                 # gradients are averaged over processes, but their sum is needed
@@ -199,7 +199,7 @@ class SupervisedTrainer(BaseTrainer):
         loss = float(self.sum_over_processes(total))
         self.refuse_divergence({"the loss": loss}, self.step + 1)
         self.losses.append(loss)
-        return self._clip_and_step() | {"lr": lr}
+        return self.clip_and_step() | {"lr": lr}
 
     def training_batch(self, rows: Sequence) -> dict[str, Tensor]:
         """The rows as a batch on the device."""

@@ -8,24 +8,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 from tqdm import tqdm
 
+from fgrlhf import update
 from fgrlhf.algorithms.config import KL_ASPECT
-from fgrlhf.algorithms.kl import EntropyController, KLController, kl_k3
-from fgrlhf.algorithms.metrics import (
-    add_token_means,
-    learned_mask,
-    mean_of,
-    response_weights,
-)
+from fgrlhf.algorithms.kl import EntropyController, KLController
 from fgrlhf.algorithms.protocol import Algorithm, check_returned
 from fgrlhf.algorithms.registry import algorithm_class
 from fgrlhf.alignment import segment_starts
 from fgrlhf.base.errors import UserError
-from fgrlhf.base.seeds import derive_seed
 from fgrlhf.kernels.copies import keep_copies
 from fgrlhf.models.base import Policy
 from fgrlhf.models.sharding import unsharded, whole
@@ -33,7 +26,7 @@ from fgrlhf.policy import cut_prompts
 from fgrlhf.policy_trainer import DevEvaluation, PolicyTrainer
 from fgrlhf.reward import BasicReward, RunningSpread, normalized, with_kl
 from fgrlhf.rewards.build import RewardWeights
-from fgrlhf.rollout import response_seeds, score
+from fgrlhf.rollout import PromptOrder, response_seeds, score
 from fgrlhf.runs import checkpoint
 from fgrlhf.runs.distributed import (
     gather_rollouts,
@@ -56,7 +49,7 @@ from fgrlhf.samplers.sampler import make_sampler, pending_responses, pending_ten
 from fgrlhf.stats import Interval
 from fgrlhf.text_types import Prompt
 from fgrlhf.types import Advantages, PolicyOutput, Rollout, TokenLoss, TokenReward
-from fgrlhf.utils import masked_sum, seeded
+from fgrlhf.utils import seeded
 from fgrlhf.value import ActorCritic
 
 if TYPE_CHECKING:
@@ -124,6 +117,7 @@ class OnPolicyTrainer(PolicyTrainer):
         self.reward = reward
         self.reward_weights = RewardWeights(config.reward)
         self.prompts = prompts
+        self.prompt_order = PromptOrder(prompts, config.train.seed, self.prompts_per_step)
         self.reference = reference.eval().requires_grad_(False)
         if self.sharded:
             shard_over_processes(self.reference, accelerator, self.dtype)
@@ -139,8 +133,6 @@ class OnPolicyTrainer(PolicyTrainer):
         self.high_kl_count = 0
         self.guard = self._make_guard()
         self.best_is_checkpoint = self.guard is not None  # the guard restores it
-        self._pass = -1  # the pass over the prompts whose order is in `_pass_order`; -1: none yet
-        self._pass_order: list[int] = []
         self._check_sizes()
         sizes = (self.episodes_per_step, self.total_steps, self.warmup_steps)
         for note in config.train.size_notes(*sizes):
@@ -365,120 +357,11 @@ class OnPolicyTrainer(PolicyTrainer):
 
     def gradient_steps(self, rollout: Rollout, advantages: Advantages) -> dict[str, float]:
         """Train for several epochs of minibatches on one rollout; return the mean metrics."""
-        train = self.config.train
-        self.actor_critic.train(train.dropout)
-        self.set_learning_rates()
-        epochs = train.n_ppo_epoch_per_rollout if self.algorithm.reuses_rollouts else 1
-        step_metrics = []
-        for epoch in range(epochs):
-            for rows_B in self.minibatches(len(rollout), epoch):
-                is_first = not step_metrics
-                metrics = self._optimizer_step(rollout, advantages, rows_B, is_first)
-                if metrics is None:
-                    return self._update_metrics(step_metrics)
-                step_metrics.append(metrics)
-        return self._update_metrics(step_metrics)
-
-    def _update_metrics(self, step_metrics: Sequence[dict[str, float]]) -> dict[str, float]:
-        metrics = mean_of(step_metrics) | {"lr": self.optimizer.param_groups[0]["lr"]}
-        if self._target_kl is not None:
-            metrics["update/steps"] = float(len(step_metrics))
-        return metrics
-
-    @property
-    def _target_kl(self) -> float | None:
-        """`algorithm.loss.target_kl`, if the algorithm reads it."""
-        settings = self.config.algorithm
-        return None if "target_kl" in settings.unread_of_loss else settings.loss.target_kl
-
-    def _optimizer_step(
-        self, rollout: Rollout, advantages: Advantages, rows_B: Tensor, is_first: bool = False
-    ) -> dict[str, float] | None:
-        """One optimiser step on the mean loss of a minibatch; `algorithm.loss.type` is the mean.
-
-        The result does not depend on the number of micro-batches or ranks: each of them adds its
-        share of the mean. With `train.average_microbatches: false`, the gradient grows with the
-        number of micro-batches (`_gradient_scale`).
-
-        Args:
-          is_first: whether the policy is still the one that scored the rollout. In bf16, results
-            depend on the padding of a batch, here by several percent of a probability. The
-            policy's ratio to itself is 1, so its own log-probabilities are then the old ones.
-
-        Returns:
-          the metrics; None: the policy is too far from the old one (`target_kl`), so it stays.
-        """
-        own_are_old = is_first and self.dtype == "bf16" and not self.config.train.dropout
-        n_tokens = rollout.response_mask_BT[rows_B].sum().clamp(min=1)
-        settings = self.config.algorithm
-        micro_batches = self.micro_batches(rows_B)
-        mask_BT = learned_mask(settings.loss.leave_out, advantages, rollout)
-        weights_B = torch.zeros(len(rollout), device=mask_BT.device)
-        weights_B[rows_B] = response_weights(
-            settings.loss.type, mask_BT[rows_B].sum(1), self.config.model.max_generated_len
-        )
-        self.optimizer.zero_grad(set_to_none=True)
-        totals: dict[str, Tensor] = {}
-        for i, micro_B in enumerate(micro_batches):
-            old = rollout.rows(micro_B)
-            micro_advantages = advantages.rows(micro_B, old.response_ids_BT.shape[1])
-            is_last = i + 1 == len(micro_batches)
-            with self._no_sync(not is_last):
-                with self.precision():
-                    new = self.model(
-                        old.prompt_ids_BP,
-                        old.prompt_mask_BP,
-                        old.response_ids_BT,
-                        old.response_mask_BT,
-                        old.support_BTW,
-                        temperature=self.config.logprob_temperature,
-                        entropy_gradient=self.entropy.coef > 0,
-                    )
-                if own_are_old:
-                    old = replace(old, logprobs_BT=new.logprobs_BT.detach())
-                token_loss = self.token_loss(new, old, micro_advantages)
-                weighted_BT = token_loss.loss_BT * weights_B[micro_B, None]
-                share_of_mean = masked_sum(weighted_BT, mask_BT[micro_B, : weighted_BT.shape[1]])
-                (share_of_mean * self._gradient_scale(rows_B, micro_B)).backward()
-            add_token_means(totals, token_loss.metrics, old.response_mask_BT, n_tokens)
-        metrics = self._summed(totals)
-        if self._target_kl is not None and not is_first and metrics["approx_kl"] > self._target_kl:
-            return None
-        return metrics | self._clip_and_step()
-
-    def _gradient_scale(self, rows_B: Tensor, micro_B: Tensor) -> float:
-        """What the loss of a micro-batch is multiplied with, before the gradients are averaged."""
-        if not self.config.train.average_microbatches:
-            # As in the published code: too large by the number of micro-batches per rank. Its loss
-            # is the micro-batch's mean over tokens, times its mean length over that of the batch:
-            # (sum / tokens) (tokens / len(micro_B)) / (n_tokens / len(rows_B)).
-            return len(rows_B) / len(micro_B)
-        # DDP averages gradients over the ranks, but their sum is needed.
-        return self.accelerator.num_processes
+        return update.gradient_steps(self, rollout, advantages)
 
     def token_loss(self, new: PolicyOutput, old: Rollout, advantages: Advantages) -> TokenLoss:
-        """The algorithm's loss, plus the optional KL penalty and entropy bonus.
-
-        With `sampler.importance_cap`, the policy's loss has a weight per token.
-        """
-        settings = self.config.algorithm
-        advantages, weight_metrics = self.sampler.weighted(advantages, old)
-        algorithm_loss = self.algorithm.loss(new, old, advantages)
-        check_returned(self.algorithm, "loss", algorithm_loss, old.response_mask_BT)
-        loss_BT = algorithm_loss.loss_BT
-        metrics = {**algorithm_loss.metrics, **weight_metrics}
-        if self.entropy.target is not None:  # needed, whatever an algorithm logs
-            assert new.entropy_BT is not None
-            metrics["entropy"] = new.entropy_BT.detach()
-        if settings.kl_in_loss:
-            kl_BT = kl_k3(new.logprobs_BT, old.ref_logprobs_BT)
-            loss_BT = loss_BT + self.kl.coef * kl_BT
-            metrics["loss/kl"] = kl_BT.detach()
-        if self.entropy.coef:
-            assert new.entropy_BT is not None
-            loss_BT = loss_BT - self.entropy.coef * new.entropy_BT
-        metrics["loss/total"] = loss_BT.detach()
-        return TokenLoss(loss_BT, metrics)
+        """The algorithm's loss, plus the optional KL penalty and entropy bonus."""
+        return update.token_loss(self, new, old, advantages)
 
     def set_learning_rates(self) -> None:
         """Set this step's learning rates of policy and critic."""
@@ -486,6 +369,11 @@ class OnPolicyTrainer(PolicyTrainer):
         factors = (scale * self.policy_lr_factor(self.step), scale * self.lr_factor(self.step))
         for group, factor in zip(self.optimizer.param_groups, factors):
             group["lr"] = group["peak_lr"] * factor
+
+    def minibatches(self, n_rows: int, epoch: int) -> list[Tensor]:
+        """The rows of each optimiser step of an epoch, as indices into the global batch."""
+        parts = update.minibatches(self.config, self.step, epoch, n_rows)
+        return [rows_B.to(self.accelerator.device) for rows_B in parts]
 
     def micro_batches(self, rows_B: Tensor) -> list[Tensor]:
         """The rank's rows of a minibatch, in parts of `micro_batch_size`."""
@@ -512,50 +400,14 @@ class OnPolicyTrainer(PolicyTrainer):
     def episodes_per_step(self) -> int:
         return self.prompts_per_step * self.config.env.train_num_samples_per_input
 
-    def batch(self, step: int) -> list[Prompt]:
-        """The prompts of a step.
-
-        The steps take consecutive prompts from an endless sequence of shuffled passes over the
-        data.
-        """
-        first = step * self.prompts_per_step
-        prompts = []
-        for place in range(first, first + self.prompts_per_step):
-            pass_index, i = divmod(place, len(self.prompts))
-            order = self._order(pass_index)
-            prompts.append(self.prompts[order[i]])
-        return prompts
-
     def share(self, step: int) -> tuple[list[Prompt], list[int]]:
         """The rank's prompts of a step, and a seed for each of their responses."""
-        batch = self.batch(step)
+        batch = self.prompt_order.of_step(step)
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
         indices = share_of(range(len(batch)), rank, world)
         num_samples = self.config.env.train_num_samples_per_input
         seeds = response_seeds(self.config.train.seed, step, indices[0], len(indices), num_samples)
         return [batch[i] for i in indices], seeds
-
-    def _order(self, pass_index: int) -> list[int]:
-        """The order of the prompts in a pass over them."""
-        if self._pass != pass_index:
-            seed = derive_seed(self.config.train.seed, "pass", pass_index)
-            generator = torch.Generator().manual_seed(seed)
-            self._pass_order = torch.randperm(len(self.prompts), generator=generator).tolist()
-            self._pass = pass_index
-        return self._pass_order
-
-    def minibatches(self, n_rows: int, epoch: int) -> list[Tensor]:
-        """The rows of each optimiser step of an epoch, as indices into the global batch."""
-        train = self.config.train
-        num_samples = self.config.env.train_num_samples_per_input
-        rows_GK = torch.arange(n_rows).view(-1, num_samples)
-        if train.shuffle:
-            # Shuffle prompts, not rollouts: the samples of a prompt share its encoding.
-            seed = derive_seed(train.seed, "minibatches", self.step, epoch)
-            generator = torch.Generator().manual_seed(seed)
-            rows_GK = rows_GK[torch.randperm(len(rows_GK), generator=generator)]
-        rows_B = rows_GK.flatten().to(self.accelerator.device)
-        return list(rows_B.chunk(train.n_minibatches))
 
     def policy_lr_factor(self, step: int) -> float:
         """0 while only the critic learns; then `lr_factor`, counted from the first policy step.

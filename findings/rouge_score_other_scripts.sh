@@ -3,7 +3,7 @@
 # Happens:  The tokenizer keeps a to z and 0 to 9 only. Russian, Greek or Chinese has no words, so
 #           equal texts score 0; with a digit in them, different texts score 1.
 # Seen:     rouge-score 0.1.2, 2026-11-29.
-# Here:     The metrics take words of any script (`unicode_words`, fgrlhf/metrics/scripts.py),
+# Here:     The metrics take words of any script (`unicode_words`, fgrlhf/words.py),
 #           equal to rouge-score in ASCII.
 set -euo pipefail
 

@@ -4,7 +4,7 @@
 # Happens:  It separates ideographs, not kana. A sentence in kana is one word, has no 4-grams, and
 #           corpus BLEU of two equal ones is 0; a Chinese sentence of the same length scores 100.
 # Seen:     sacrebleu 2.6.0, 2026-11-29.
-# Here:     BLEU and TER of Japanese compare characters (fgrlhf/metrics/scripts.py).
+# Here:     BLEU and TER of Japanese compare characters (fgrlhf/words.py).
 set -euo pipefail
 
 folder="$(mktemp -d)"

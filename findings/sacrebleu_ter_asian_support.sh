@@ -5,7 +5,7 @@
 #           100. With both options TER is 9.09, but a Thai sentence is one word even then.
 # Seen:     sacrebleu 2.6.0, 2026-11-29.
 # Here:     The tokenizer `asian` of TER sets both options, and Thai is compared by characters
-#           (fgrlhf/metrics/scripts.py).
+#           (fgrlhf/words.py).
 set -euo pipefail
 
 folder="$(mktemp -d)"

@@ -158,7 +158,7 @@ def run(name: str, data: Path, folder: Path, interrupt: bool = False, **changes)
     """
     program = PROGRAMS[CASES[name][0]][0]
     seen: dict[str, Any] = {"steps": 0}
-    clip = SupervisedTrainer._clip_and_step
+    clip = SupervisedTrainer.clip_and_step
     load_best = SupervisedTrainer.load_best
 
     def clip_and_record(trainer):
@@ -180,7 +180,7 @@ def run(name: str, data: Path, folder: Path, interrupt: bool = False, **changes)
 
     # Adam would turn the rounding error of a tiny gradient into a full step
     with (
-        mock.patch.object(SupervisedTrainer, "_clip_and_step", clip_and_record),
+        mock.patch.object(SupervisedTrainer, "clip_and_step", clip_and_record),
         mock.patch.object(SupervisedTrainer, "load_best", record_and_load_best),
         mock.patch.object(supervised_trainer, "make_optimizer", with_large_eps),
     ):

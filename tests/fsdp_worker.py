@@ -168,7 +168,7 @@ def dpo_trainer(name: str, folder: Path):
 def gradients_of_first_step(run) -> dict[str, torch.Tensor]:
     """The whole gradients of the first optimiser step before clipping, by parameter."""
     recorded = {}
-    clip_and_step = run._clip_and_step
+    clip_and_step = run.clip_and_step
 
     def record():
         if not recorded:
@@ -177,7 +177,7 @@ def gradients_of_first_step(run) -> dict[str, torch.Tensor]:
             recorded.update({n: t.clone() for n, t in whole(gradients, keep=True).items()})
         return clip_and_step()
 
-    run._clip_and_step = record
+    run.clip_and_step = record
     return recorded
 
 

@@ -5,9 +5,9 @@ from fgrlhf.evaluation import reference_notes
 from fgrlhf.evaluators import Rouge, RougeLsum
 from fgrlhf.metrics.config import MetricConfig
 from fgrlhf.metrics.registry import build_metric
-from fgrlhf.metrics.scripts import unicode_words
 from fgrlhf.reward_utils import BLANK, MULTILINGUAL, load_segmenter
 from fgrlhf.text_types import Prompt
+from fgrlhf.words import unicode_words
 
 
 @pytest.fixture(scope="module")

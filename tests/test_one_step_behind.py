@@ -72,7 +72,7 @@ def by_hand(folder: Path, sampler: dict) -> dict:
 
     def sampled(step: int) -> Response:
         """The responses one by one, without padding, as the server computes them."""
-        prompts = running.batch(step)
+        prompts = running.prompt_order.of_step(step)
         ids, logprobs = [], []
         for row, row_seed in enumerate(response_seeds(seed, step, 0, len(prompts), K)):
             prompt = running.policy.encode([prompts[row // K]])
@@ -95,7 +95,7 @@ def by_hand(folder: Path, sampler: dict) -> dict:
         running.step = step
         response = following
         following = sampled(step + 1)
-        prompts = running.batch(step)
+        prompts = running.prompt_order.of_step(step)
         with seeded(seed, "step", step):
             running.actor_critic.eval()
             rollout = score(

@@ -13,6 +13,7 @@ from fgrlhf.configs.yaml_files import read_config
 from fgrlhf.ppo import PPOTrainer
 from fgrlhf.reward import BasicReward
 from fgrlhf.types import PolicyOutput, TokenReward
+from fgrlhf.update import optimizer_step
 from fgrlhf.utils import masked_mean, masked_var
 
 # The values that select the published arithmetic.
@@ -263,7 +264,7 @@ def test_policy_and_critic_are_clipped_each_by_itself(own_value, tmp_path):
             p.grad = torch.full_like(p, size)
     run.optimizer.step = lambda: None
     n_policy, n_value = (sum(p.numel() for p in parameters) for parameters in (policy, value))
-    norms = run._clip_and_step()
+    norms = run.clip_and_step()
     assert norms["grad_norm"] == pytest.approx(0.001 * n_policy**0.5, rel=1e-4)
     assert norms["grad_norm"] < 2
     assert norms["grad_norm/value"] == pytest.approx(7 * n_value**0.5, rel=1e-4)
@@ -281,7 +282,7 @@ def test_the_critics_gradient_does_not_shorten_the_policys_step(tmp_path):
         run = trainer(cfg, own_value=True)
         rollout, rewards = run.collect_and_score()
         _, advantages = run.compute_advantages(rollout, rewards)
-        metrics = run._optimizer_step(rollout, advantages, torch.arange(8))
+        metrics = optimizer_step(run, rollout, advantages, torch.arange(8))
         weights.append(torch.cat([p.detach().flatten() for p in run.policy.parameters()]))
         norms.append((metrics["grad_norm"], metrics["grad_norm/value"]))
     assert torch.equal(*weights) and norms[0][0] == norms[1][0] and norms[1][1] > 5000 * norms[0][1]

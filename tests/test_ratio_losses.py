@@ -22,6 +22,7 @@ from fgrlhf.algorithms.losses import (
 from fgrlhf.algorithms.metrics import learned_mask, response_weights
 from fgrlhf.base.errors import UserError
 from fgrlhf.types import Advantages, PolicyOutput
+from fgrlhf.update import optimizer_step
 
 MASK_BT = lengths_mask([4, 2, 3])
 OLD_BT = torch.tensor(
@@ -220,7 +221,7 @@ def one_update(folder, kind, size, **changes):
     assert len(set(old.finished)) == 2
     moved = replace(old, logprobs_BT=old.logprobs_BT + 0.3 * (old.response_ids_BT % 3 - 1))
     advantages = run.compute_advantages(moved, rewards)[1]
-    run._optimizer_step(moved, advantages, torch.arange(16))
+    optimizer_step(run, moved, advantages, torch.arange(16))
     return {n: p.grad.clone() for n, p in run.actor_critic.named_parameters() if p.grad is not None}
 
 

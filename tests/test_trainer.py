@@ -26,6 +26,7 @@ from fgrlhf.runs.step_metrics import rollout_metrics
 from fgrlhf.stats import Interval
 from fgrlhf.task import Task
 from fgrlhf.text_types import Prompt, SegmentScore
+from fgrlhf.update import optimizer_step
 from fgrlhf.utils import masked_mean
 
 KINDS = ["t5", "gpt2"]
@@ -146,7 +147,7 @@ def test_micro_batches_do_not_change_the_update(kind, tmp_path):
         run.actor_critic.policy.model.generation_config.eos_token_id = [1, 5, 10, 15, 20]
         rollout, advantages = one_rollout(run)
         assert len(set(rollout.response_mask_BT.sum(1).tolist())) > 3
-        norms.append(run._optimizer_step(rollout, advantages, torch.arange(16))["grad_norm"])
+        norms.append(optimizer_step(run, rollout, advantages, torch.arange(16))["grad_norm"])
         results.append(gradients(run))
     for other, norm in zip(results[1:], norms[1:]):
         assert norm == pytest.approx(norms[0], rel=1e-5)
@@ -207,7 +208,7 @@ def test_published_update(tmp_path):
         weight = old.response_mask_BT.sum(1).float().mean() / mean_length
         (masked_mean(loss_BT, old.response_mask_BT) * weight).backward()
     expected = gradients(run)
-    run._optimizer_step(rollout, advantages, torch.arange(8))
+    optimizer_step(run, rollout, advantages, torch.arange(8))
     actual = gradients(run)
     assert_equal_up_to_rounding([actual[name] for name in expected], list(expected.values()))
 
@@ -216,15 +217,15 @@ def test_batches_cover_the_data_pass_after_pass(tmp_path):
     prompts = [Prompt(str(i), "cat") for i in range(7)]
     run = trainer(config(tmp_path, train__sampling_batch_size_per_card=4), prompts=prompts)
     # 28 places: four passes
-    order = [prompt.id for step in range(7) for prompt in run.batch(step)]
+    order = [prompt.id for step in range(7) for prompt in run.prompt_order.of_step(step)]
     passes = [order[i : i + 7] for i in range(0, 28, 7)]
     assert all(sorted(p) == [str(i) for i in range(7)] for p in passes)
     assert len({tuple(p) for p in passes}) == 4
-    assert [p.id for p in run.batch(3)] == order[12:16]
+    assert [p.id for p in run.prompt_order.of_step(3)] == order[12:16]
     other = trainer(
         config(tmp_path, train__sampling_batch_size_per_card=4, train__seed=1), prompts=prompts
     )
-    assert [p.id for p in other.batch(0)] != order[:4]
+    assert [p.id for p in other.prompt_order.of_step(0)] != order[:4]
 
 
 def test_minibatches_partition_the_rows(tmp_path):
@@ -474,7 +475,7 @@ def test_gradients_are_clipped_when_asked(clip, tmp_path):
     settings = {"train__max_grad_norm": 0.01} if clip else {"train__max_grad_norm": None}
     run = trainer(config(tmp_path, **settings))
     rollout, advantages = one_rollout(run)
-    norm = run._optimizer_step(rollout, advantages, torch.arange(8))["grad_norm"]
+    norm = optimizer_step(run, rollout, advantages, torch.arange(8))["grad_norm"]
     kept = torch.nn.utils.get_total_norm(
         [p.grad for p in run.policy.parameters() if p.grad is not None]
     )
@@ -551,7 +552,7 @@ def test_the_order_of_prompts_is_drawn_once_per_pass(tmp_path, monkeypatch):
     )
     drawn, randperm = [], torch.randperm
     monkeypatch.setattr(torch, "randperm", lambda n, **more: drawn.append(n) or randperm(n, **more))
-    batches = [run.batch(step) for step in range(7)]
+    batches = [run.prompt_order.of_step(step) for step in range(7)]
     assert drawn == [7] * 3  # 21 prompts are three passes
     for step, batch in enumerate(batches):  # each prompt's result equals that of a separate draw
         for k, prompt in enumerate(batch):
@@ -560,7 +561,7 @@ def test_the_order_of_prompts_is_drawn_once_per_pass(tmp_path, monkeypatch):
                 derive_seed(run.config.train.seed, "pass", place // 7)
             )
             assert prompt is prompts[int(randperm(7, generator=generator)[place % 7])]
-    assert run.batch(0) == batches[0]  # and a run resumed at any step
+    assert run.prompt_order.of_step(0) == batches[0]  # and a run resumed at any step
 
 
 def test_prompts_that_are_cut_are_in_the_metrics(tmp_path):
@@ -604,7 +605,7 @@ def test_cuts_of_reward_models_are_in_the_metrics(tmp_path):
 
         running = trainer(cfg, reward=reward, evaluate=evaluate)
         running.train(until)
-        batches = [running.batch(step) for step in range(running.total_steps)]
+        batches = [running.prompt_order.of_step(step) for step in range(running.total_steps)]
         return [sum(prompt.id == "2" for prompt in batch) / 4 for batch in batches]
 
     expected = run(tmp_path / "straight")

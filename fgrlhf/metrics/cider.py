@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.data.formats import read_prompts
-from fgrlhf.metrics.scripts import unicode_words
+from fgrlhf.words import unicode_words
 
 ORDERS = (1, 2, 3, 4)
 SIGMA = 6.0

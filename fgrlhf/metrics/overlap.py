@@ -12,7 +12,7 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
 from fgrlhf.base.errors import UserError, shorten
-from fgrlhf.metrics.scripts import bleu_tokenizer, ter_tokenizer
+from fgrlhf.words import bleu_tokenizer, ter_tokenizer
 
 BLEU_ORDER = 4
 

@@ -19,11 +19,18 @@ from fgrlhf.metrics.base import (
     TextMetric,
 )
 from fgrlhf.metrics.config import MetricConfig
-from fgrlhf.metrics.scripts import bleu_tokenizer, ter_tokenizer
 from fgrlhf.reward_models.prefix import PrefixFn, text_prefix
 from fgrlhf.reward_utils import load_segmenter
 from fgrlhf.scorers.base import RewardContext
-from fgrlhf.words import copying, count_words, distinct, msttr, repetition
+from fgrlhf.words import (
+    bleu_tokenizer,
+    copying,
+    count_words,
+    distinct,
+    msttr,
+    repetition,
+    ter_tokenizer,
+)
 
 
 def build_metrics(
