@@ -188,7 +188,8 @@ def test_code_that_changes_between_two_stages_counts(root):
     (root / "fgrlhf" / "__init__.py").write_text("answer = 1\n")
     (root / "imp.py").write_text("import fgrlhf, torch\nprint(fgrlhf.answer)\n")
     (root / "change.py").write_text(
-        "import torch\nopen('fgrlhf/__init__.py', 'w').write('answer = 22')\n"
+        # of another size: Python takes a compiled file for one of the same second and size
+        "import torch\nopen('fgrlhf/__init__.py', 'w').write('answer = 1 + 21')\n"
     )
     (root / "fgrlhf" / "pipeline").symlink_to(ROOT / "fgrlhf" / "pipeline")
     (root / "fgrlhf" / "runs").symlink_to(ROOT / "fgrlhf" / "runs")
