@@ -5,7 +5,8 @@
 #           prompt takes "I", and "t is." is learnt as what follows it; if one answer continues the
 #           other, only the last letter of the shorter one is learnt.
 # Seen:     trl 1.16.0, 2026-11-30: `extract_prompt`, which DPOTrainer and KTOTrainer call for such rows.
-# Here:     Such pairs are split at the last turn of the model (docs/data_formats.md).
+# Here:     Such pairs are split behind the last word that is whole in both texts, and counted
+#           (docs/data_formats.md).
 set -euo pipefail
 
 folder="$(mktemp -d)"

@@ -63,6 +63,11 @@ def test_texts_of_the_data_are_texts(chromium, folder):
     page.context.close()
 
 
+def test_the_style_is_that_of_the_files(folder):
+    style = (folder / "samples.html").read_text(encoding="utf-8").split("<style>")[1]
+    assert ".sample > summary b {" in style.split("</style>")[0]
+
+
 def test_prompts_are_searched_filtered_and_sorted(chromium, folder):
     page = opened(chromium, folder)
     assert titles(page) == list(range(20))  # a page

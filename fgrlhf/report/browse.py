@@ -80,7 +80,7 @@ def samples_page(rows: Rows, split: str, display: Display, task: str | None = No
     title = f"{f'{task}: ' if task else ''}all samples, {split}"
     return page_template(HERE, "browse.html.j2").render(
         title=title,
-        style=Markup(stylesheet() + (HERE / "browse.css").read_text(encoding="utf-8")),
+        style=stylesheet() + Markup((HERE / "browse.css").read_text(encoding="utf-8")),
         script=Markup(script),
         digest=digest,
         data=Markup(embedded(data)),

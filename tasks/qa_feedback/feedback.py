@@ -354,8 +354,8 @@ def _of_task(prompt: Prompt, key: str) -> Any:
     """A value of the prompt's row. Raises `UserError` if the row is not one of this task."""
     if key not in prompt.meta:
         raise UserError(
-            f"row {shorten(prompt.id, 80)} has no `{key}`, which rows of qa_feedback need: these"
-            " rows belong to another task. Name that one, or a task whose prompt is a text, such as"
-            " numbers"
+            f"row {shorten(prompt.id, 80)} has no `{key}`, which rows of qa_feedback need. Rows of"
+            " an evaluation lack it: give `fgrlhf winrate` the file of the prompts, prompts=FILE."
+            " For rows of another task, name that one, or one whose prompt is a text: numbers"
         )
     return prompt.meta[key]
