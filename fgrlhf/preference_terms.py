@@ -59,7 +59,7 @@ class Scored:
         return ratios_B / weights_BT.sum(1) if mean else ratios_B
 
     def of_pairs(self, mean: bool = False, reference: bool = True) -> tuple[Tensor, Tensor]:
-        """`log_ratios_B` of the better and the worse answer of each pair."""
+        """(better_N, worse_N): `answer_ratios` of the two answers of each pair."""
         ratios_B = self.answer_ratios(mean, reference)
         return ratios_B[self.batch.better_N], ratios_B[self.batch.worse_N]
 

@@ -176,7 +176,7 @@ def optimizer_step(
 
 
 def gradient_scale(trainer: OnPolicy, rows_B: Tensor, micro_B: Tensor) -> float:
-    """What the loss of a micro-batch is multiplied with, before the gradients are averaged."""
+    """What the loss of a micro-batch is multiplied by, before the gradients are averaged."""
     if not trainer.config.train.average_microbatches:
         # As in the published code: too large by the number of micro-batches per rank. Its loss is
         # the micro-batch's mean over tokens, times its mean length over that of the batch:

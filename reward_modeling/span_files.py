@@ -87,11 +87,11 @@ def _tagged_response(
     task: Task, feedback: JudgedResponse, settings: SpanFileSettings, segments: Sequence[Span]
 ) -> TaggedWords | None:
     """The line of a segment file for a response with these segments; None if it has none."""
-    spans = [
-        replace(span, label=named(span, settings.tags))
-        for span in feedback.spans
-        if span.side == RESPONSE and named(span, settings.tags) is not None
-    ]
+    spans = []
+    for span in feedback.spans:
+        tag = named(span, settings.tags)
+        if span.side == RESPONSE and tag is not None:
+            spans.append(replace(span, label=tag))
     tags = segment_tags(segments, spans, settings.tags)
     prompt = feedback.prompt
     if feedback.source is not None:  # a task may read the source before the response

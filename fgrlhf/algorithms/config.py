@@ -503,7 +503,7 @@ class ClippedGroupConfig(GroupConfig):
 
     @property
     def unread_of_loss(self) -> Collection[str]:
-        return ()
+        return () if self.has_ratio else OF_A_RATIO
 
 
 class RLOOConfig(ClippedGroupConfig):
@@ -514,10 +514,6 @@ class RLOOConfig(ClippedGroupConfig):
     @property
     def has_ratio(self) -> bool:
         return self.loss.importance_level is not None
-
-    @property
-    def unread_of_loss(self) -> Collection[str]:
-        return () if self.has_ratio else OF_A_RATIO
 
 
 class GRPOConfig(ClippedGroupConfig):

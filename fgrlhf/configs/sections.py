@@ -383,15 +383,11 @@ class LoggingConfig(StrictModel):
     def trackers(self) -> dict[str, Any]:
         """The arguments of `RunLog` for the enabled trackers."""
         wandb = {"project": self.wandb_project, "entity": self.wandb_entity, "name": self.run_name}
-        names = dict.fromkeys(self.report_to)
+        others = [name for name in self.report_to if name not in ("wandb", "tensorboard")]
         return {
-            "wandb": wandb if "wandb" in names else None,
-            "tensorboard": "tensorboard" in names,
-            "others": {
-                name: (self.wandb_project, self.run_name)
-                for name in names
-                if name not in ("wandb", "tensorboard")
-            },
+            "wandb": wandb if "wandb" in self.report_to else None,
+            "tensorboard": "tensorboard" in self.report_to,
+            "others": dict.fromkeys(others, (self.wandb_project, self.run_name)),
             "callbacks": self.callbacks,
         }
 

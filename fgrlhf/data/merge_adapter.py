@@ -350,11 +350,10 @@ def _check_all_read(model: PeftModel, tensors: dict[str, Tensor]) -> None:
     own = {**model.state_dict(), **own}
     own |= {name.replace(".default.", "."): tensor for name, tensor in own.items()}
     own |= {name.replace(".modules_to_save.", "."): tensor for name, tensor in own.items()}
-    unread = sorted(
-        name
-        for name, tensor in tensors.items()
-        if name not in own or own[name].shape != tensor.shape
-    )
+    unread = []
+    for name, tensor in sorted(tensors.items()):
+        if name not in own or own[name].shape != tensor.shape:
+            unread.append(name)
     if unread:
         raise UserError(
             f"the model has no place for {len(unread)} of the adapter's {len(tensors)} tensors"

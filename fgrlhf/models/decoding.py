@@ -274,6 +274,45 @@ def response_mask(response_ids_BT: Tensor, eos_ids: Sequence[int]) -> Tensor:
     return (ended_before_BT == 0).long()
 
 
+def _draw_next(
+    logits_RV: Tensor,
+    so_far_RT: Tensor,
+    sampling: Sampling,
+    uniform_R: Tensor,
+    eos_ids: Sequence[int],
+    temperature: float,
+    given_R: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Draw the token that continues each response; `decode` explains the arguments.
+
+    Args:
+      so_far_RT: the tokens of the responses before it.
+
+    Returns:
+      drawn_R; logprobs_R, its log-probability; and support_RV, the tokens over which this is
+      normalised (None: the vocabulary).
+    """
+    allowed_RV = kept_RV = None
+    if sampling.is_constrained:
+        allowed_RV = allowed_next(so_far_RT, logits_RV.shape[-1], sampling, eos_ids)
+        logits_RV = logits_RV.masked_fill(~allowed_RV, EXCLUDED)
+    scaled_RV = _divided(logits_RV, temperature)
+    logsumexp_R = scaled_RV.logsumexp(-1)
+    known_R = logsumexp_R if sampling.temperature == temperature else None
+    if sampling.with_support and sampling.is_truncated:
+        kept_RV = torch.zeros_like(logits_RV, dtype=torch.bool)
+    drawn_R = draw(logits_RV, sampling, uniform_R, known_R, kept_RV)
+    support_RV = allowed_RV if kept_RV is None else kept_RV
+    if kept_RV is not None and allowed_RV is not None:
+        support_RV = kept_RV & allowed_RV  # top_k keeps forbidden tokens if others are too few
+    if given_R is not None:
+        drawn_R = torch.where(given_R >= 0, given_R, drawn_R)
+    if support_RV is not None:
+        logsumexp_R = scaled_RV.masked_fill(~support_RV, EXCLUDED).logsumexp(-1)
+    logprobs_R = scaled_RV.gather(-1, drawn_R[:, None])[:, 0] - logsumexp_R
+    return drawn_R, logprobs_R, support_RV
+
+
 @torch.no_grad()
 def decode(
     steps: Steps,
@@ -301,7 +340,6 @@ def decode(
     log-probabilities are normalised over these.
     """
     B, T = uniform_BT.shape
-    records_truncation = sampling.with_support and sampling.is_truncated
     supports = []
     hidden_RD = steps.first()
     device = hidden_RD.device
@@ -316,31 +354,23 @@ def decode(
     length = T
     for t in range(T):
         logits_RV = project(hidden_RD).float()
-        allowed_RV = None
-        if sampling.is_constrained:
-            so_far_RT = ids_BT[rows_R, :t]
-            allowed_RV = allowed_next(so_far_RT, logits_RV.shape[-1], sampling, eos_ids)
-            logits_RV = logits_RV.masked_fill(~allowed_RV, EXCLUDED)
-        scaled_RV = _divided(logits_RV, temperature)
-        logsumexp_R = scaled_RV.logsumexp(-1)
-        known_R = logsumexp_R if sampling.temperature == temperature else None
-        kept_RV = torch.zeros_like(logits_RV, dtype=torch.bool) if records_truncation else None
-        drawn_R = draw(logits_RV, sampling, uniform_BT[rows_R, t], known_R, kept_RV)
-        support_RV = allowed_RV if kept_RV is None else kept_RV
-        if kept_RV is not None and allowed_RV is not None:
-            support_RV = kept_RV & allowed_RV  # top_k keeps forbidden tokens if others are too few
-        if given_BT is not None:
-            given_R = given_BT[rows_R, t]
-            drawn_R = torch.where(given_R >= 0, given_R, drawn_R)
+        given_R = None if given_BT is None else given_BT[rows_R, t]
+        drawn_R, logprobs_R, support_RV = _draw_next(
+            logits_RV,
+            ids_BT[rows_R, :t],
+            sampling,
+            uniform_BT[rows_R, t],
+            eos_ids,
+            temperature,
+            given_R,
+        )
         if support_RV is not None:
-            logsumexp_R = scaled_RV.masked_fill(~support_RV, EXCLUDED).logsumexp(-1)
             support_RW = packed(support_RV) * live_R[:, None]
             support_BW = support_RW.new_zeros(B, support_RW.shape[-1])
             supports.append(support_BW.index_copy(0, rows_R, support_RW))
         ids_R = torch.where(live_R, drawn_R, pad_id)
-        logprobs_R = scaled_RV.gather(-1, ids_R[:, None])[:, 0] - logsumexp_R
         ids_BT[rows_R, t] = ids_R
-        # not `logprobs_R * live_R`: the padding token's may be -inf, and 0 * -inf is NaN
+        # not `logprobs_R * live_R`: that of a finished row may be -inf, and 0 * -inf is NaN
         logprobs_BT[rows_R, t] = torch.where(live_R, logprobs_R, 0.0)
         live_R = live_R & ~torch.isin(ids_R, eos)
         kept_rows = steps.keepable(live_R)

@@ -89,13 +89,8 @@ def refuse_other_weights(folder: Path, files: Sequence[Path]) -> None:
                     f"its weights are {shorten(name)} ({what}), but stages read *.safetensors:"
                     f" {way_out}."
                 )
-    pickled = [
-        name
-        for name in names
-        if name.endswith((".bin", ".pt", ".pth", ".pkl", ".ckpt"))
-        and not TRAINING_FILES.fullmatch(name)
-        and name not in VALUE_HEADS
-    ]
+    pickled = [name for name in names if name.endswith((".bin", ".pt", ".pth", ".pkl", ".ckpt"))]
+    pickled = [name for name in pickled if not _is_of_training(name)]
     if pickled:
         pickled.sort(key=lambda name: not name.startswith("pytorch_model"))
         first = pickled[0]
@@ -254,10 +249,14 @@ def has_weights(folder: Path) -> bool:
     """Whether the folder has weights of a model, besides files of an adapter and its trainer."""
     for file in folder.iterdir():
         is_weights = file.suffix in (".safetensors", ".bin", ".pt", ".pth")
-        is_of_trainer = TRAINING_FILES.fullmatch(file.name) or file.name in VALUE_HEADS
-        if is_weights and not is_of_trainer and file.stem != ADAPTER_WEIGHTS:
+        if is_weights and not _is_of_training(file.name) and file.stem != ADAPTER_WEIGHTS:
             return True
     return False
+
+
+def _is_of_training(name: str) -> bool:
+    """Whether a file has a value head or what a training program keeps besides the model."""
+    return name in VALUE_HEADS or TRAINING_FILES.fullmatch(name) is not None
 
 
 def value_head_in(folder: Path) -> str:

@@ -108,12 +108,11 @@ def decayed(module: nn.Module, weight_decay: float) -> list[dict]:
     from transformers.trainer_pt_utils import get_parameter_names
 
     decays = set(get_parameter_names(module, [nn.LayerNorm], list(_NOT_DECAYED)))
-    groups = []
-    for is_decayed, decay in ((True, weight_decay), (False, 0.0)):
-        parameters = [
-            parameter
-            for name, parameter in module.named_parameters()
-            if parameter.requires_grad and (name in decays) == is_decayed
-        ]
-        groups.append({"params": parameters, "weight_decay": decay})
+    trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    decayed = [p for name, p in trained.items() if name in decays]
+    others = [p for name, p in trained.items() if name not in decays]
+    groups = [
+        {"params": decayed, "weight_decay": weight_decay},
+        {"params": others, "weight_decay": 0.0},
+    ]
     return [group for group in groups if group["params"]]

@@ -82,7 +82,7 @@ class ValueConfig(StrictModel):
     def _one_trunk(self):
         if not self.policy_value_sharing:
             return self
-        # the head of a saved critic may be read; `saved_critic` says what else a folder must be
+        # a shared critic may start from the head of a saved one; `saved_critic` checks the folder
         is_critic = self.ckpt is not None and Path(self.ckpt).name == CRITIC
         mistakes = unread_keys(
             self,
