@@ -133,7 +133,7 @@ class Population:
 
 def human_tables(
     population: Population, questions: int, annotators: int, noise: float, seed: int
-) -> dict[str, Mapping[str, Mapping[str, object]]]:
+) -> dict[str, dict[str, Mapping[str, object]]]:
     """The tables of one simulated evaluation: title -> row -> column -> figure."""
     task = population.task
     files = dict.fromkeys(population.sources, __file__)  # the key wants a digest of a file
@@ -152,14 +152,12 @@ def human_tables(
             entry.annotations[name] = _document(row)
             entry.comparisons[name] = GivenPreference(list(row.preference), None)
         judged.append(entry)
-    found = tables(task.schema, unblinded(task, key, judged))
-    return {
-        table.title: {
-            name: dict(zip(table.columns, figures, strict=True))
-            for name, figures in table.rows.items()
-        }
-        for table in found
-    }
+    by_title: dict[str, dict[str, Mapping[str, object]]] = {}
+    for one in tables(task.schema, unblinded(task, key, judged)):
+        by_title[one.title] = {}
+        for name, figures in one.rows.items():
+            by_title[one.title][name] = dict(zip(one.columns, figures, strict=True))
+    return by_title
 
 
 def _document(row: FeedbackRow) -> dict[str, object]:

@@ -313,14 +313,17 @@ def checked_counts(counts_by_prompt: ArrayLike) -> np.ndarray:
 
 
 def clustered(counts_QC: np.ndarray, clusters: Clusters) -> np.ndarray:
-    """The counts summed over the prompts of each cluster, in the order of first occurrence."""
+    """The counts summed over the prompts of each cluster, in the order of first occurrence.
+
+    The prompts are the first axis; there may be none or several behind it.
+    """
     if clusters is None:
         return counts_QC
     if len(clusters) != len(counts_QC):
         raise ValueError(f"{len(clusters)} clusters are named for {len(counts_QC)} prompts")
     places: dict[Hashable, int] = {}
     rows = [places.setdefault(name, len(places)) for name in clusters]
-    sums = np.zeros((len(places), counts_QC.shape[1]))
+    sums = np.zeros((len(places), *counts_QC.shape[1:]))
     np.add.at(sums, rows, counts_QC)
     return sums
 

@@ -24,6 +24,7 @@ from fgrlhf.stats import (
     Clusters,
     Figure,
     Interval,
+    clustered,
     interval_of,
     jackknifed,
     ratio_interval,
@@ -97,16 +98,13 @@ def _means(pairs: Sequence[JudgedPair], values_N: np.ndarray) -> np.ndarray:
 
 def _around_half(interval: Interval, rates_Q: np.ndarray, clusters: Clusters) -> Interval:
     """The interval of a rate; it reaches 1/2 if few prompts decide that it is not."""
-    sums: dict[Hashable, float] = {}
-    for name, rate in zip(clusters or (), rates_Q, strict=True):
-        sums[name] = sums.get(name, 0.0) + rate - DRAW
     shifted = replace(
         interval,
         mean=interval.mean - DRAW,
         low=interval.low - DRAW,
         high=interval.high - DRAW,
     )
-    widened = with_zero(shifted, sign_p(np.array(list(sums.values()))))
+    widened = with_zero(shifted, sign_p(clustered(rates_Q - DRAW, clusters)))
     if widened is shifted:
         return interval
     return replace(interval, low=widened.low + DRAW, high=widened.high + DRAW)
@@ -149,15 +147,12 @@ def controlled_rate(pairs: Sequence[JudgedPair]) -> Figure:
     x_NC = np.stack([np.ones_like(y_N), np.tanh(differences_N / size)], axis=1)
     solution_C = _fit(x_NC, y_N, w_N)
     rate = float(expit(solution_C[0]))
-    rows: dict[Hashable, int] = {}
-    row_N = np.array([rows.setdefault(pair.cluster, len(rows)) for pair in pairs])
-    if len(rows) < FEWEST_UNITS:
-        return too_few(rate, len(rows))
+    names = [pair.cluster for pair in pairs]
     p_N = expit(x_NC @ solution_C)
-    gradients_QC = np.zeros((len(rows), 2))
-    np.add.at(gradients_QC, row_N, (w_N * (y_N - p_N))[:, None] * x_NC)
-    hessians_QCC = np.zeros((len(rows), 2, 2))
-    np.add.at(hessians_QCC, row_N, _hessians(x_NC, p_N, w_N))
+    gradients_QC = clustered((w_N * (y_N - p_N))[:, None] * x_NC, names)
+    if len(gradients_QC) < FEWEST_UNITS:
+        return too_few(rate, len(gradients_QC))
+    hessians_QCC = clustered(_hessians(x_NC, p_N, w_N), names)
     without_QCC = hessians_QCC.sum(0) + np.diag(_prior()) - hessians_QCC
     without_QC = solution_C - np.linalg.solve(without_QCC, gradients_QC[..., None])[..., 0]
     return interval_of(rate, jackknifed(rate, expit(without_QC[:, 0])), (0.0, 1.0))
@@ -198,7 +193,7 @@ def _fit(x_NC: np.ndarray, y_N: np.ndarray, w_N: np.ndarray) -> np.ndarray:
 
 
 def order_figures(pairs: Sequence[JudgedPair]) -> dict[str, Figure]:
-    """How far a judge that sees both responses depends on their order.
+    """How much a judge that sees both responses depends on their order.
 
     Returns:
       `first_preferred`: of the answers that name a response, the share that names the one shown
@@ -243,7 +238,7 @@ def position_bias(first_preferred: Figure) -> str:
 def agreement_figures(
     pairs: Sequence[JudgedPair], votes: Sequence[tuple[int, int]]
 ) -> dict[str, Figure]:
-    """How far a judge agrees with people.
+    """How often a judge agrees with people.
 
     Args:
       pairs: the judge's.

@@ -26,7 +26,6 @@ from typing import Any
 from fgrlhf.base.errors import UserError, counted, shorten
 from fgrlhf.base.files import sha256
 from fgrlhf.base.records import Record, Text, read_record
-from fgrlhf.metrics.clusters import CLUSTER
 from interface_html.format import FURTHER_REFERENCES, Item
 from interface_html.schema import MOST_OUTPUTS, Schema
 from interface_html.tasks import FeedbackTask
@@ -80,6 +79,15 @@ def read_key(path: str | Path) -> Key:
     """The key in a file. Raises `UserError` if it is missing or damaged."""
     way_out = "Give the file <out>.key.json that `fgrlhf feedback items ... blind=true` wrote"
     return read_record(path, Key, USE, way_out)
+
+
+def check_key_is_free(path: Path, key: Key) -> None:
+    """Raise `UserError` if the file is the key of other items, whose policies it alone knows."""
+    if path.exists() and read_key(path).items != key.items:
+        raise UserError(
+            f"{shorten(path)} is the key of other items, perhaps of a running study, whose policies"
+            " only this file knows: name another out=..., or move the key away"
+        )
 
 
 def content_digest(task: FeedbackTask, item: Item) -> str:
@@ -141,8 +149,7 @@ def _answers(task: FeedbackTask, sources: Mapping[str, Sequence[Item]]) -> list[
             texts[policy] = [row[name] for name in outputs]
         kept = (*prompt_keys, FURTHER_REFERENCES, "messages")
         row = {name: first.row[name] for name in kept if name in first.row}
-        cluster = first.row.get(CLUSTER)
-        answers.append(_Answers(row, first.id, str(cluster or first.id), texts))
+        answers.append(_Answers(row, first.id, first.cluster or first.id, texts))
     return answers
 
 

@@ -169,11 +169,11 @@ def _judgements(
     recorded = entry.get("annotator")
     annotator = name or (recorded if isinstance(recorded, str) and recorded.strip() else stem)
     for page, doc in docs.items():
-        values = {
-            part: of_pages.get(page)
-            for part in ("seconds", "wall", "submitted", "guideline", "comment", "flag")
-            if isinstance(of_pages := entry.get(part), Mapping)
-        }
+        values = {}
+        for part in ("seconds", "wall", "submitted", "guideline", "comment", "flag"):
+            of_pages = entry.get(part)
+            if isinstance(of_pages, Mapping):
+                values[part] = of_pages.get(page)
         if values.get("seconds") is None:  # it came with the items
             continue
         if values.get("comment"):

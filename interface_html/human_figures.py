@@ -7,17 +7,12 @@ does not decide it. Differences of policies are first minus second.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import Any
+from statistics import fmean
 
-from fgrlhf.data.comparisons import FIRST, SECOND, TIE
+from fgrlhf.data.comparisons import SWAPPED
 from fgrlhf.paired_stats import paired_interval, unpaired_ratio_interval
 from fgrlhf.segmentation import sentences, subsentences
-from fgrlhf.stats import (
-    Figure,
-    mean_interval,
-    ratio_interval,
-    share_of_prompts,
-)
+from fgrlhf.stats import Figure, mean_interval, ratio_interval, share_of_prompts
 from fgrlhf.win_rates import VALUE, JudgedPair, outcome_figures
 from interface_html.judged_items import JudgedItem
 from interface_html.rules import Document, errors_only, side_of
@@ -171,12 +166,11 @@ def _win_table(schema: Schema, items: Sequence[BlindItem]) -> Table:
     """Win, tie and lose of each pair of policies. Two outputs of one policy are left out."""
     pairs: dict[tuple[str, str], list[JudgedPair]] = {}
     outputs = schema.fields.outputs
-    swapped = {FIRST: SECOND, SECOND: FIRST, TIE: TIE}
     for item in items:
         for comparison in item.judged.comparisons.values():
             for (i, j), value in zip(schema.pairs, comparison.preference, strict=True):
                 if item.policies[i] > item.policies[j]:
-                    i, j, value = j, i, swapped[value]
+                    i, j, value = j, i, SWAPPED[value]
                 names = item.policies[i], item.policies[j]
                 if names[0] != names[1]:
                     first, second = (item.judged.item.row[outputs[place]] for place in (i, j))
@@ -206,20 +200,16 @@ def _rating_tables(schema: Schema, items: Sequence[BlindItem]) -> list[Table]:
     means = Table("Mean rating", scales)
     differences = Table("Difference of the mean ratings on shared prompts", scales)
     policies = sorted({policy for of_scale in values.values() for policy in of_scale})
-    of: dict[Any, dict[str, float]] = {
-        (scale, policy): {prompt: sum(given) / len(given) for prompt, given in found.items()}
-        for scale, of_scale in values.items()
-        for policy, found in of_scale.items()
-    }
+    of: dict[tuple[str, str], dict[str, float]] = {}  # scale and policy: prompt -> mean
+    for scale, of_scale in values.items():
+        for policy, found in of_scale.items():
+            of[scale, policy] = {prompt: fmean(given) for prompt, given in found.items()}
     for policy in policies:
-        means.rows[policy] = [
-            mean_interval(
-                list(of[scale, policy].values()),
-                [clusters[prompt] for prompt in of[scale, policy]],
-                may_be_share=False,
-            )
-            for scale in scales
-        ]
+        means.rows[policy] = []
+        for scale in scales:
+            mean_ratings = list(of[scale, policy].values())
+            units = [clusters[prompt] for prompt in of[scale, policy]]
+            means.rows[policy].append(mean_interval(mean_ratings, units, may_be_share=False))
     for a, b in combinations(policies, 2):
         row: list[Figure] = []
         for scale in scales:

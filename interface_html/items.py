@@ -31,7 +31,13 @@ from fgrlhf.base.records import (
 from fgrlhf.configs.strict import FilePath, refuse
 from fgrlhf.data.places import Source
 from fgrlhf.data.rows import Columns, Row
-from interface_html.blind import blind_items, key_path, policy_names, with_outputs
+from interface_html.blind import (
+    blind_items,
+    check_key_is_free,
+    key_path,
+    policy_names,
+    with_outputs,
+)
 from interface_html.conversations import source_mark_problems
 from interface_html.format import ITEM_KEYS, BlankItemError, Item, ItemError
 from interface_html.other_rows import check_file, check_rows
@@ -245,6 +251,7 @@ def _write_blind_items(task: FeedbackTask, settings: ItemsSettings) -> Sequence[
         of_source = _task_of_source(task, settings, path)
         sources[name] = read_items(of_source, path, settings.prompts, settings.columns)
     items, key = blind_items(task, sources, files, settings.n, settings.seed)
+    check_key_is_free(key_path(settings.out), key)
     write_json(key_path(settings.out), key.model_dump())
     write_text(settings.out, rows_text(item_json(task, item) for item in items))
     firsts = Counter(entry.policies[0] for entry in key.items.values())

@@ -172,15 +172,15 @@ def write_pages(settings: NewPagesSettings) -> None:
     tag = f"{kinds[0]}.{severities[-1]}" if severities else kinds[0]
     name = settings.task
     schema = folder / "interface_html/schema.js"
+    span_files = []
+    for part in ("train", "dev"):
+        files = f"source={part}.json output=rm/{part}.json"
+        span_files.append(f'rm span_files {name} {files} level=sentence tags="{{{tag}: ERROR}}"')
     lines = [
         f"feedback items {name} source=samples.jsonl out=items.json",
         f"feedback serve {name} items=items.json db={name}.sqlite",
         f"feedback export {name} db={name}.sqlite out=train.json dev_file=dev.json policy=majority",
-        *(
-            f"rm span_files {name} source={part}.json output=rm/{part}.json level=sentence"
-            f' tags="{{{tag}: ERROR}}"'
-            for part in ("train", "dev")
-        ),
+        *span_files,
         "new-run rm.yml stage=segment model=... train_file=rm/train.json dev_file=rm/dev.json",
         f"rm segment {name} rm.yml",
     ]

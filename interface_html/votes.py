@@ -75,12 +75,8 @@ def judged_items(
             if documents:
                 values = list(documents.values())
                 decided[page] = decided_by(schema, page, values, policy, is_adjudicated)
-        complete = [
-            with_decided(schema, version, decided)
-            for version in versions
-            if _is_complete(version, pages)
-        ]
-        judged += complete
+        complete = [version for version in versions if _is_complete(version, pages)]
+        judged += [with_decided(schema, version, decided) for version in complete]
         if not complete:
             left_out += 1
     return judged, left_out

@@ -83,6 +83,10 @@ def test_the_order_is_random_and_repeatable(tmp_path):
     source = sources(tmp_path)
     first, _ = items_of(tmp_path, "hh_rlhf", source)
     again, _ = items_of(tmp_path, "hh_rlhf", source)
+    with pytest.raises(UserError, match=r"is the key of other items, perhaps of a running study"):
+        items_of(tmp_path, "hh_rlhf", source, "seed=1")
+    assert read_json(tmp_path / "items.json") == first
+    (tmp_path / "items.key.json").unlink()
     other, key = items_of(tmp_path, "hh_rlhf", source, "seed=1")
     assert first == again != other
     prompts = [entry.prompt for entry in key.items.values()]

@@ -117,6 +117,8 @@ def test_mistakes(tmp_path, outputs):
         main([str(tmp_path / "empty")])
     with pytest.raises(UserError, match="is the folder of the results"):
         main([str(outputs), f"out={outputs}"])
+    with pytest.raises(UserError, match="is a file: name a folder with out="):
+        main([str(outputs), f"out={outputs / 'eval/rl-test/summary.json'}"])
     with pytest.raises(UserError, match="has other files than those"):
         main([str(outputs), f"out={outputs / 'eval'}"])
     write_json(outputs / "human_eval.json", {"tables": [{"title": 1}]})

@@ -148,15 +148,18 @@ def test_the_command(evaluations, tmp_path, capsys):
     assert result["hypervolume"]["mean"] == pytest.approx(volume)
     assert result["chosen"] == "short"  # 10 x .4 - 5 > 10 x .7 - 10
     printed = capsys.readouterr().out
+    assert "counted as better: gold higher, length lower (lower" in printed
     assert "wordy: gold 0." in printed and "chosen: short (the choice in 100% of" in printed
     page = (out / "index.html").read_text()
     assert page.count("<svg") == 1 and "chosen: short" in page and "length over gold" in page
+    assert "gold higher, length lower" in page
     chosen = run(
         evaluations, tmp_path / "bound", "lower=[length]", "bounds={gold: 0.6}", "samples=50"
     )
     assert chosen["chosen"] == "good"
     run(evaluations, tmp_path / "none", "bounds={gold: 0.99}", "samples=50")
-    assert "no policy keeps the bounds" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "no policy keeps the bounds" in printed and "gold higher, length higher" in printed
 
 
 def test_names_are_data(evaluations, tmp_path):

@@ -16,6 +16,7 @@ from itertools import combinations
 from fgrlhf.text_types import Prompt
 
 TIE, FIRST, SECOND = 0, 1, 2  # outcome of a comparison of two answers
+SWAPPED = {FIRST: SECOND, SECOND: FIRST, TIE: TIE}  # with the answers in the other order
 
 _WORD = re.compile(r"\w+|[^\w\s]")
 # Most pairs of equal words to align, which takes about a second. An answer of 200 words and its

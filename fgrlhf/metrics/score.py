@@ -27,11 +27,10 @@ class Score(NamedMetric):
 
     def columns(self, prompts, texts):
         rows: list[Columns] = [{self.column: None} for _ in texts]
-        applies = [
-            place
-            for place, prompt in enumerate(prompts)
-            if prompt.references or not self.needs_references
-        ]
+        applies: list[int] = []
+        for place, prompt in enumerate(prompts):
+            if prompt.references or not self.needs_references:
+                applies.append(place)
         scores = score_texts(
             self.scorer, [prompts[place] for place in applies], [texts[place] for place in applies]
         )

@@ -34,7 +34,7 @@ from fgrlhf.metrics.rows import ROWS, read_rows
 from fgrlhf.report.page import page_template, stylesheet
 from fgrlhf.report.plots import scatter
 from fgrlhf.runs.checkpoint import new_folder
-from fgrlhf.stats import FEWEST_UNITS, Interval
+from fgrlhf.stats import FEWEST_UNITS, Interval, clustered
 
 USAGE = (
     "usage: fgrlhf pareto policies='{NAME: [EVALUATION, ...], ...}' metrics='[M, M]' output_dir=DIR"
@@ -180,20 +180,12 @@ def sums_of(
         )
     all_rows = [row for seeds in policies.values() for rows in seeds for row in rows]
     clusters = clusters_of(prompts, clusters_by_prompt(all_rows))
-    number_of = (
-        {} if clusters is None else {name: u for u, name in enumerate(dict.fromkeys(clusters))}
-    )
     result = []
     for seeds in pairs:
-        sums_SQM2 = np.array(
-            [[[pair[prompt] for pair in of_seed] for prompt in prompts] for of_seed in seeds]
-        )
-        if clusters is not None:
-            by_unit = np.zeros((len(seeds), len(number_of), *sums_SQM2.shape[2:]))
-            for q, name in enumerate(clusters):
-                by_unit[:, number_of[name]] += sums_SQM2[:, q]
-            sums_SQM2 = by_unit
-        result.append(sums_SQM2)
+        by_prompt_QSM2 = []
+        for prompt in prompts:
+            by_prompt_QSM2.append([[pair[prompt] for pair in of_seed] for of_seed in seeds])
+        result.append(clustered(np.array(by_prompt_QSM2), clusters).swapaxes(0, 1))
     return result, len(prompts)
 
 
@@ -385,6 +377,14 @@ def as_text(result: Pareto) -> str:
     return "\n".join(lines)
 
 
+def directions_text(settings: ParetoSettings) -> str:
+    """Which values of each metric count as better."""
+    words = []
+    for name, sign in zip(settings.metrics, settings.signs, strict=True):
+        words.append(f"{name} {'higher' if sign > 0 else 'lower'}")
+    return f"counted as better: {', '.join(words)} (lower=[...] changes this)"
+
+
 def choice_text(settings: ParetoSettings, result: Pareto) -> str | None:
     """The choice in words; None without a preference."""
     if settings.weights is None and settings.bounds is None:
@@ -411,6 +411,7 @@ def write_page(settings: ParetoSettings, result: Pareto, folder: Path) -> None:
         result=result,
         samples=settings.samples,
         prompts=prompts_text(result),
+        directions=directions_text(settings),
         choice=choice_text(settings, result),
         plots=plots,
     )
@@ -426,6 +427,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     with new_folder(output) as folder:
         write_json(folder / "pareto.json", as_json(result))
         write_page(settings, result, folder)
+    print(directions_text(settings))
     print(as_text(result))
     choice = choice_text(settings, result)
     if choice:

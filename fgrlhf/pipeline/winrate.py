@@ -45,7 +45,9 @@ from fgrlhf.task import Task
 from fgrlhf.text_types import Prompt
 from fgrlhf.win_rates import (
     DRAW,
+    LOSS,
     VALUE,
+    WIN,
     JudgedPair,
     agreement_figures,
     order_figures,
@@ -188,6 +190,18 @@ def _numbered(rows: Sequence[EvaluationRow]) -> Iterator[tuple[EvaluationRow, in
         seen[row.id] += 1
 
 
+def _of_first_prompts(sampled: Sequence[SampledPair], most: int | None) -> list[SampledPair]:
+    """The pairs of the first prompts; all of them without `most`."""
+    prompts = dict.fromkeys(one.pair.prompt.id for one in sampled)
+    kept = set(list(prompts)[:most])
+    return [one for one in sampled if one.pair.prompt.id in kept]
+
+
+def _different(pairs: Sequence[Pair]) -> list[Pair]:
+    """The pairs that a judge is asked about: those of different responses, each once."""
+    return list({pair.key: pair for pair in pairs if pair.a != pair.b}.values())
+
+
 def people_pairs(path: str) -> tuple[list[Pair], list[tuple[int, int]]]:
     """Pairs that people compared, and the number of their votes for each side.
 
@@ -251,7 +265,7 @@ def _rows(
     answers: Mapping[PairKey, PairAnswers],
 ) -> list[dict[str, Any]]:
     """The rows of judgements.jsonl."""
-    words = {1.0: "a", DRAW: "tie", 0.0: "b"}
+    words = {WIN: "a", DRAW: "tie", LOSS: "b"}
     rows = []
     for one, of_pair in zip(sampled, judged, strict=True):
         pair = one.pair
@@ -275,7 +289,8 @@ def compare_policies(task: Task, settings: WinrateSettings) -> Path:
     """Judge the pairs, write the results and return their folder.
 
     Raises:
-      UserError: an evaluation, the file of people's comparisons or the judge is missing or broken.
+      UserError: an evaluation or a file is missing or broken, or the judge cannot be built or does
+        not answer.
     """
     sides = _side_names(settings)
     name = settings.name or "_vs_".join(side.replace("/", "-") for side in sides.values())
@@ -284,8 +299,8 @@ def compare_policies(task: Task, settings: WinrateSettings) -> Path:
         cache = str(folder.parent / ANSWERS)
         judge = settings.judge.model_copy(update={"cache": cache})
         settings = settings.model_copy(update={"judge": judge})
-    a, b = (evaluation_of(settings.output_dir, name) for name in (settings.a, settings.b))
-    inputs = [Path(settings.output_dir) / name / ROWS for name in (settings.a, settings.b)]
+    a, b = (evaluation_of(settings.output_dir, path) for path in (settings.a, settings.b))
+    inputs = [Path(settings.output_dir) / path / ROWS for path in (settings.a, settings.b)]
     inputs += [file for file in (settings.people, settings.prompts) if file is not None]
     inputs += [*settings.judge.model_folders(), *own_code(settings).values()]
     with hold(folder):
@@ -294,18 +309,16 @@ def compare_policies(task: Task, settings: WinrateSettings) -> Path:
             print(f"{name}: judged before, reusing {folder}", flush=True)
             print((folder / TABLE).read_text(encoding="utf-8"), end="", flush=True)
             return folder
-        file = settings.prompts
-        given = [] if file is None else task.prompts(file, "test", key="prompts")
-        sampled = paired_responses(a, b, {prompt.id: prompt for prompt in given})
+        prompts = {}
+        if settings.prompts is not None:
+            given = task.prompts(settings.prompts, "test", key="prompts")
+            prompts = {prompt.id: prompt for prompt in given}
+        sampled = paired_responses(a, b, prompts)
         alone = {"a": len(a) - len(sampled), "b": len(b) - len(sampled)}
-        if settings.max_examples is not None:
-            first = list(dict.fromkeys(one.pair.prompt.id for one in sampled))
-            kept = set(first[: settings.max_examples])
-            sampled = [one for one in sampled if one.pair.prompt.id in kept]
+        sampled = _of_first_prompts(sampled, settings.max_examples)
         pairs = [one.pair for one in sampled]
         by_people, votes = people_pairs(settings.people) if settings.people else ([], [])
-        asked = [pair for pair in (*pairs, *by_people) if pair.a != pair.b]
-        asked = list({pair.key: pair for pair in asked}.values())
+        asked = _different([*pairs, *by_people])
         orders = ", each in both orders" if settings.sees_both else ""
         print(f"{name}: {counted(len(asked), 'pair')} to judge{orders}", flush=True)
         begin(folder, settings, inputs)

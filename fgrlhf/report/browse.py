@@ -105,17 +105,14 @@ def page_data(rows: Rows, display: Display) -> dict[str, Any]:
             numbers = {name: number for name, number in row.numbers.items() if name not in HIDDEN}
             metrics |= {name: display.metric(name) for name in numbers}
             rewards |= {name: display.name(name) for name in row.segments}
-            entry["responses"].setdefault(policy, []).append(
-                {
-                    "text": row.response,
-                    "metrics": {name: _rounded(number) for name, number in numbers.items()},
-                    "segments": {
-                        name: [[s.start, s.end, _rounded(s.value), s.judgement] for s in segments]
-                        for name, segments in row.segments.items()
-                        if segments
-                    },
-                }
-            )
+            rounded = {name: _rounded(number) for name, number in numbers.items()}
+            response = {"text": row.response, "metrics": rounded, "segments": {}}
+            for name, segments in row.segments.items():
+                if segments:
+                    response["segments"][name] = [
+                        [s.start, s.end, _rounded(s.value), s.judgement] for s in segments
+                    ]
+            entry["responses"].setdefault(policy, []).append(response)
     return {
         "policies": {policy: display.name(policy) for policy in rows},
         "metrics": metrics,

@@ -10,8 +10,8 @@ that file and the number's place in it:
     numbers.csv    every number: table, row, column, its file, its place (a JSON pointer, RFC 6901)
                    and the run that wrote the file
     runs.csv       every run: seed, commit, command, versions, settings
-    datasheet.md   who gave the feedback, how much, and how far they agree; what no file knows, such
-                   as the pay, is left blank
+    datasheet.md   who gave the feedback, how much, and how well they agree; what no file knows,
+                   such as the pay, is left blank
 
 Read are eval/*/summary.json, winrate/*/winrate.json, reward_model.json, the summary.json of a
 comparison, and the files human_eval*.json and agreement*.json, wherever they are in OUTPUT_DIR.
@@ -434,6 +434,8 @@ def write_paper(settings: PaperSettings) -> Path:
     if not folder.is_dir():
         raise UserError(f"{folder} is no folder: give the output_dir of finished stages")
     out = folder / "paper" if settings.out is None else Path(settings.out)
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out} is a file: name a folder with out=...")
     if out.resolve() == folder.resolve():
         raise UserError(f"out={out} is the folder of the results: name another one")
     if out.exists() and any(out.iterdir()) and not (out / "numbers.csv").exists():

@@ -111,10 +111,7 @@ class Judge:
         instructions = INSTRUCTIONS.format(
             criterion=settings.criterion, form=form, low=settings.low, high=settings.high
         )
-        return [
-            {"role": "system", "content": instructions},
-            {"role": "user", "content": json.dumps(given, ensure_ascii=False)},
-        ]
+        return _messages(instructions, given)
 
     def read(self, content: str) -> Any:
         """The list of scores in the judge's answer; their number and bounds are checked later.
@@ -133,10 +130,7 @@ class Judge:
         """The messages of a query that shows two responses to a prompt."""
         given = {"prompt": prompt.text, "first": first, "second": second}
         instructions = PAIR_INSTRUCTIONS.format(criterion=self.settings.criterion)
-        return [
-            {"role": "system", "content": instructions},
-            {"role": "user", "content": json.dumps(given, ensure_ascii=False)},
-        ]
+        return _messages(instructions, given)
 
     def read_better(self, content: str) -> int:
         """`FIRST`, `SECOND` or `TIE` in the judge's answer about two responses.
@@ -146,7 +140,9 @@ class Judge:
         """
         given: Any = _json_answer(content)
         if not isinstance(given, dict) or given.keys() != {"better"}:
-            raise ValueError(f"the judge's answer is not an object `better`: {shorten(content)}")
+            raise ValueError(
+                f"the judge's answer is not an object with `better`: {shorten(content)}"
+            )
         if given["better"] not in BETTER:
             raise ValueError(f"`better` is not first, second or tie: {shorten(content)}")
         return BETTER[given["better"]]
@@ -252,6 +248,13 @@ class Judge:
             if not low <= number <= high:
                 return f"the judge's score {number:g} is not from {low:g} to {high:g}"
         return None
+
+
+def _messages(instructions: str, given: dict[str, Any]) -> list[dict[str, str]]:
+    return [
+        {"role": "system", "content": instructions},
+        {"role": "user", "content": json.dumps(given, ensure_ascii=False)},
+    ]
 
 
 def _json_answer(content: str) -> Any:

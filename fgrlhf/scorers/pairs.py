@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fgrlhf.base.errors import UserError, shorten
-from fgrlhf.data.comparisons import FIRST, SECOND, TIE
+from fgrlhf.data.comparisons import FIRST, SECOND, SWAPPED, TIE
 from fgrlhf.scorers.base import TextScorer, score_texts
 from fgrlhf.text_types import Prompt
 
 PairKey = tuple[str, str, str, str]
-SWAPPED = {FIRST: SECOND, SECOND: FIRST, TIE: TIE}
 
 
 class PairJudge(Protocol):

@@ -127,12 +127,10 @@ class _JudgedRow:
 def _judged_rows(files: Mapping[str, Sequence[JudgedResponse]]) -> Iterator[_JudgedRow]:
     spellings = Spellings()
     for file, items in files.items():
-        names = {
-            spellings.of(judgement.annotator)
-            for item in items
-            for judgement in item.judgements
-            if judgement.annotator is not None
-        }
+        names = set()
+        for judgement in (one for item in items for one in item.judgements):
+            if judgement.annotator is not None:
+                names.add(spellings.of(judgement.annotator))
         # the annotator of judgements that do not name one
         default = next(iter(names)) if len(names) == 1 else file
         for item in items:
