@@ -88,7 +88,7 @@ def test_settings_are_translated_as_in_the_shipped_config_of_imdb(tmp_path, monk
     assert ours["model"]["eval_generation_kwargs"] == {"num_beams": 5}
     head = out.read_text().splitlines()
     assert head[1] == (
-        "# No counterpart: alg.policy.args.generation_kwargs.min_length, tokenizer.truncation_side,"
+        "# Left out: alg.policy.args.generation_kwargs.min_length, tokenizer.truncation_side,"
         " the metric spice."
     )
     printed = capsys.readouterr().out

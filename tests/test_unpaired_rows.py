@@ -173,14 +173,14 @@ def test_spans_become_pairs_of_right_and_wrong_responses(tmp_path, capsys):
     assert "lost, marks: 1" in lost and "lost, labels of spans: 2" in lost
 
 
-def test_conversations_stay_conversations(tmp_path, capsys):
+def test_all_rows_are_conversations_if_a_text_would_lose_messages(tmp_path, capsys):
     """TRL's KTOTrainer reads either texts or conversations in all columns."""
-    asked = [{"role": "system", "content": "s"}, {"role": "user", "content": "p"}]
+    asked = [{"role": "user", "content": text} for text in ("p", "q")]  # a text would join them
     said = {"role": "assistant", "content": "a"}
-    row = {"prompt": asked, "responses": ["a", "b"], "preferences": [[0, 1]]}
-    single, _ = convert(tmp_path, capsys, [row], "format=comparisons", "to=unpaired")
-    if isinstance(single[0]["prompt"], list):
-        assert single[0] == {"prompt": asked, "completion": [said], "label": True}
+    rows = [PAIR | {"prompt": asked}, PAIR]
+    single, _ = convert(tmp_path, capsys, rows, "format=comparisons", "to=unpaired")
+    assert single[0] == {"prompt": asked, "completion": [said], "label": True}
+    assert [row["prompt"] for row in single] == [asked, asked, asked[:1], asked[:1]]
     assert UNPAIRED.parse(Row(single[0], {}), 0).answers[0].text == "a"
 
 

@@ -64,10 +64,10 @@ class ConvertSettings(FormatSettings):
     ] = Field(
         default="rows",
         description=(
-            "rows: as they are; of comparisons, unpaired and spans also each other: pairs:"
-            " {prompt, chosen, rejected} for every decided pair; joined: one comparison for each"
-            " prompt; unpaired; spans; of comparisons edits: a pair for each edit between two"
-            " responses; of steps also the formats trl, math_shepherd and prm800k; of spans also"
+            "rows: as they are; of comparisons, unpaired and spans also pairs ({prompt, chosen,"
+            " rejected} for every decided pair) and joined (one comparison for each prompt); of"
+            " comparisons and spans unpaired; of unpaired spans; of comparisons edits (a pair for"
+            " each edit between two responses); of steps trl, math_shepherd and prm800k; of spans"
             " judgements"
         ),
     )

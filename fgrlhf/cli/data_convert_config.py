@@ -99,7 +99,7 @@ class ConvertConfigSettings(StrictModel):
 
 
 def convert_config(file: str, settings: ConvertConfigSettings) -> None:
-    """Write the config, and print the command that runs it and what has no counterpart.
+    """Write the config, and print the command that runs it and what is left out.
 
     Raises:
       UserError: the file is no config of RL4LMs, its reward or its datapool is not known, or the
@@ -127,7 +127,7 @@ def convert_config(file: str, settings: ConvertConfigSettings) -> None:
     used = NO_TASK if task is None else load_task(f"tasks.{task}")
     validate(config_class(stage, used), ours, f"{out} was not written")
     left_out = given.unread()
-    notes = [f"# No counterpart: {', '.join(left_out)}."] if left_out else []
+    notes = [f"# Left out: {', '.join(left_out)}."] if left_out else []
     head = [f"# From {Path(file).name} of RL4LMs; docs/text_tasks.md has the translation.", *notes]
     write_text(out, "\n".join(head) + "\n" + dump_yaml(ours))
     command = " ".join(word for word in (f"fgrlhf {stage}", task, str(out)) if word)
@@ -155,7 +155,7 @@ class _Given:
             raise UserError(f"{path}: {shorten(repr(value), 60)} is not a number") from None
 
     def unread(self) -> list[str]:
-        """Keys with a value that have no counterpart, with metrics of that kind."""
+        """Keys with a value that are not translated, and metrics that are not."""
         keys = [key for key in _leaves(self.tree) if key not in READ and self(key) is not None]
         kept = ("reward_fn.", "datapool.", "train_evaluation.metrics")
         found = [key for key in keys if not key.startswith(kept)]
@@ -259,15 +259,14 @@ def _sft(given: _Given) -> dict[str, Any]:
 
 
 def _sampling(given: _Given, path: str) -> dict[str, Any]:
-    """The settings of sampling. Then, `top_k` of transformers was 50 where it was not given."""
-    values: dict[str, Any] = {}
+    """The settings of sampling. In the transformers of that time, `top_k` was 50 unless given."""
     beams = int(given.number(f"{path}.num_beams", 1))
     if beams > 1:
         return {"num_beams": beams}
     if not given(f"{path}.do_sample", False):
-        return values
+        return {}
     top_k = int(given.number(f"{path}.top_k", 50))
-    values = {"do_sample": True, "top_k": top_k or None}
+    values: dict[str, Any] = {"do_sample": True, "top_k": top_k or None}
     if given(f"{path}.temperature") is not None:
         values["temperature"] = given.number(f"{path}.temperature", 1)
     return values

@@ -32,9 +32,7 @@ from fgrlhf.pipeline.fork_server import run_in_fork
 # arguments that name other files, or make a file or model superfluous
 FILE_KEYS = "data.* data_dir split"
 POLICY_KEYS = "model.*"
-DERIVED = (
-    "derived/"  # in the folder of the results: files that a script made from those of the data
-)
+DERIVED = "derived/"  # in the folder of the results: files made from those of the data
 REWARD_KEYS = "reward.{} reward.{}.* reward config"
 
 

@@ -190,11 +190,8 @@ def edits(pair: Comparison) -> list[Comparison]:
       pair: two answers, the better one first.
     """
     better, worse = (_pieces(answer.text) for answer in pair.answers)
-    changes = [
-        change
-        for change in difflib.SequenceMatcher(None, worse, better, autojunk=False).get_opcodes()
-        if change[0] != "equal"
-    ]
+    matcher = difflib.SequenceMatcher(None, worse, better, autojunk=False)
+    changes = [change for change in matcher.get_opcodes() if change[0] != "equal"]
     result = []
     for number, (_, first, end, new_first, new_end) in enumerate(changes):
         before, after = "".join(better[:new_first]), "".join(worse[end:])

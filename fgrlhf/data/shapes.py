@@ -141,7 +141,7 @@ def split_pair(chosen: str, rejected: str) -> tuple[PromptText, str, str, bool]:
 
     The prompt of two dialogs, as in HH-RLHF, is the common beginning up to its last `NEXT_TURN`.
     That of other texts, as in TRL's rows with an implicit prompt, is the common beginning up to the
-    last word that is whole in both. (TRL 1.10 cuts words: `extract_prompt` in trl/data_utils.py.)
+    last word that is whole in both. (TRL 1.16 cuts words: findings/trl_prompt_ends_in_a_word.sh.)
     White space around the answers is removed.
 
     Raises:

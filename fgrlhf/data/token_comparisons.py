@@ -17,6 +17,7 @@ from fgrlhf.text_types import Message, Prompt
 
 PROMPTS_AT_ONCE = 64
 GOOD, BAD, UNKNOWN = 1, -1, 0  # labels of answers in a batch
+WITHOUT_MARKS = "set dpo.span_weight=1 and dpo.unmarked_weight=1, and a dpo.loss without marks"
 
 
 @dataclass(frozen=True)
@@ -125,9 +126,6 @@ def encode_comparisons(
             " tokens"
         )
     return encoded
-
-
-WITHOUT_MARKS = "set dpo.span_weight=1 and dpo.unmarked_weight=1, and a dpo.loss without marks"
 
 
 def _encode_answers(

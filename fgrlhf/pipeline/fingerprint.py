@@ -83,12 +83,12 @@ def imported_files(root: Path, modules: Iterable[str]) -> set[Path]:
 
 
 def imports(root: Path, modules: Iterable[str], package: str) -> bool:
-    """Whether one of the files that importing `modules` may run imports this other package."""
-    return any(
-        package == name.split(".")[0]
-        for path in imported_files(root, modules)
-        for name in _imported_names(_Version.of(path), _package_of(path, root))
-    )
+    """Whether importing `modules` may import a package from outside `root`, such as `torch`."""
+    for path in imported_files(root, modules):
+        names = _imported_names(_Version.of(path), _package_of(path, root))
+        if package in {name.split(".")[0] for name in names}:
+            return True
+    return False
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ def _is_docstring(statement: ast.AST) -> bool:
 
 
 def _bases(file: _Version) -> set[Path]:
-    """The configs that a config starts from; none if the file is no config or is a wrong one."""
+    """The configs that a config is based on; none if it is not a config or has mistakes."""
     if file.path.suffix not in (".yml", ".yaml"):
         return set()
     try:

@@ -1,7 +1,8 @@
 """Runs the programs of stages in forks of a process that has imported PyTorch and transformers.
 
-These imports take 4 CPU seconds, longer than all else that some stages of tiny models do. So a
-pipeline starts one process that imports them, and each of its stages is a fork of that process:
+These imports take 3.5 CPU seconds (benchmarks/RESULTS.md), more than all else that some stages of
+tiny models do. So a pipeline starts one process that imports them, and each of its stages is a fork
+of that process:
 
     pipeline - server -+- stage `python -m MODULE ...`
                        +- stage `bash SCRIPT ...` - bash, and a fork for each `python -m` in it
@@ -13,8 +14,8 @@ waits until that has ended.
 A fork is what a new process would be: its environment, folder, streams, arguments, session and
 signals are those of the command. The server imports no module of this repository that a fork
 could find there, so changed code counts. Libraries read some environment variables while they are
-imported, so a program whose variables differ in others than `HARMLESS` starts Python anew. So does
-every program if an import has failed or started threads, which a fork would lack. (OpenBLAS starts
+imported, so a program starts Python anew if a variable outside `HARMLESS` differs. So does every
+program if an import has failed, or has started threads, which a fork would lack. (OpenBLAS starts
 its own again in a fork.)
 
 Every message is JSON and one packet. Requests, with four file descriptors: stdin, stdout, stderr

@@ -141,7 +141,7 @@ class LocalJob:
 
 
 class ForkedJob:
-    """A command in a fork of a server, which may still import PyTorch.
+    """A command in a fork of a server. It starts when the server has imported PyTorch.
 
     Args:
       answers: the socket of the server's answers.

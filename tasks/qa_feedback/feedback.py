@@ -356,6 +356,6 @@ def _of_task(prompt: Prompt, key: str) -> Any:
         raise UserError(
             f"row {shorten(prompt.id, 80)} has no `{key}`, which rows of qa_feedback need. Rows of"
             " an evaluation lack it: give `fgrlhf winrate` the file of the prompts, prompts=FILE."
-            " For rows of another task, name that one, or one whose prompt is a text: numbers"
+            " If the rows belong to another task, name it, or one whose prompts are texts: numbers"
         )
     return prompt.meta[key]
