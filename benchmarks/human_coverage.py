@@ -168,7 +168,7 @@ def _document(row: FeedbackRow) -> dict[str, object]:
 def coverage(
     population: Population, questions: int, annotators: int, noise: float, runs: int, seed: int
 ) -> dict[str, float]:
-    """The share of intervals with the truth, by what they are of."""
+    """The share of intervals that contain the truth, by what they are of."""
     hits: Counter[str] = Counter()
     printed: Counter[str] = Counter()
 

@@ -93,7 +93,7 @@ def raw_rate_of_lengths(preference: float, longer: float) -> float:
 def coverage(
     judge: SimulatedJudge, prompts: int, samples: int, runs: int, seed: int
 ) -> dict[str, float]:
-    """The share of intervals with the truth, and of runs in which the position bias is named."""
+    """The share of intervals that contain the truth, and of runs that name the position bias."""
     rng = np.random.default_rng([seed, prompts, samples])
     truth = judge.truth()
     hits: Counter[str] = Counter()

@@ -4,8 +4,7 @@
 
 One axis varies at a time: prompts of a step, tokens of a prompt, tokens of an answer. Every point
 is a PPO step of two processes on a CPU. The memory is the largest resident set of a process,
-without that after its imports. Writes
-`ranks.json` and `ranks.md`.
+without that after its imports. Writes `ranks.json` and `ranks.md`.
 """
 
 from collections.abc import Mapping, Sequence

@@ -28,7 +28,7 @@ PROGRAMS = {
     ),
     "adjudicate": ("adjudicate", "make items of judgements that disagree, for an adjudicator"),
     "agreement": ("write_report", "report the agreement of annotators, with intervals"),
-    "anchoring": ("write_report", "measure how far suggestions influence annotators"),
+    "anchoring": ("write_report", "measure how much suggestions influence annotators"),
     "task_pages": ("write_task_pages", "write the task's pages again, after a change of schema.js"),
 }
 ARGUMENTS = {  # what a program needs beside the task

@@ -1,6 +1,6 @@
 """The tables of a blind human evaluation, with intervals over prompts or clusters of them.
 
-Every figure is a mean over the annotators of an item first, so that an item with many annotators
+Every figure is first averaged over the annotators of an item, so that an item with many annotators
 does not decide it. Differences of policies are first minus second.
 """
 

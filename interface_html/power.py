@@ -66,7 +66,7 @@ class PowerSettings(StrictModel):
         default=[1, 2, 3, 5], description="numbers of annotators of each item"
     )
     power: Annotated[float, Field(gt=0.5, lt=1)] = Field(
-        default=0.8, description="how often the difference shall be found"
+        default=0.8, description="how often the difference should be found"
     )
     runs: PositiveInt = Field(default=1000, description="simulated evaluations of each line")
     seed: int = Field(default=0, ge=0, description="of the simulation")

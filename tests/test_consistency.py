@@ -224,5 +224,5 @@ def test_mistakes_in_short_forms_are_named():
         MetricConfig.model_validate({"name": "bertscore", "model": "x"})
     with pytest.raises(ValueError, match="ckpt"):
         MetricConfig.model_validate("nli")
-    with pytest.raises(ValueError, match="did you mean `nli`|nli"):
+    with pytest.raises(ValueError, match="did you mean `nli`"):
         MetricConfig.model_validate("nlj")

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 
 from benchmarks.human_coverage import Population, coverage
@@ -9,7 +10,14 @@ from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, write_json, write_jsonl
 from interface_html.command import main as feedback
 from interface_html.human_eval import main
-from interface_html.power import PowerSettings, items_needed, report, simulated_power, variance
+from interface_html.power import (
+    PowerSettings,
+    items_needed,
+    report,
+    simulated,
+    simulated_power,
+    variance,
+)
 
 RESPONSES = {"a": "It is here. It is good.", "b": "It is gone. It is good."}
 
@@ -164,10 +172,6 @@ def test_items_by_hand():
 
 @pytest.mark.parametrize("of, d", [("comparisons", 0.3), ("errors", 0.15)])
 def test_the_simulation_has_the_variance_of_the_equation(of, d):
-    import numpy as np
-
-    from interface_html.power import simulated
-
     settings = PowerSettings(d=d, of=of)
     rng = np.random.default_rng(0)
     means = [simulated(settings, 50, 3, rng).mean for _ in range(500)]

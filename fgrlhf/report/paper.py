@@ -10,11 +10,11 @@ that file and the number's place in it:
     numbers.csv    every number: table, row, column, its file, its place (a JSON pointer, RFC 6901)
                    and the run that wrote the file
     runs.csv       every run: seed, commit, command, versions, settings
-    datasheet.md   who gave the feedback, how much, and how well they agree; what no file knows,
+    datasheet.md   who gave the feedback, how much, and how well they agree; what no file records,
                    such as the pay, is left blank
 
-Read are eval/*/summary.json, winrate/*/winrate.json, reward_model.json, the summary.json of a
-comparison, and the files human_eval*.json and agreement*.json, wherever they are in OUTPUT_DIR.
+It reads eval/*/summary.json, winrate/*/winrate.json and the summary.json of a comparison, and, from
+any folder in OUTPUT_DIR, reward_model.json, human_eval*.json and agreement*.json.
 """
 
 import csv
@@ -25,7 +25,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from pydantic import Field
 
@@ -179,12 +179,12 @@ def number_at(value: Any, file: str, *keys: str) -> Number | None:
         p = value.get("p_corrected")
         p = p if _is_number(p) else None
         return Number(value["mean"], low, high, file, pointer(*keys), p)
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    if _is_number(value):
         return Number(value, None, None, file, pointer(*keys))
     return None
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -333,7 +333,7 @@ def run_of(file: str, runs: Sequence[Mapping[str, str]]) -> str:
 
 
 def data_sheet(folder: Path, out: Path) -> str:
-    """What the files know about the feedback, and blanks for what they do not know.
+    """What the files say about the feedback, and blanks for the rest.
 
     Annotators are counted, not named. The topics follow Gebru et al. (2021), Datasheets for
     Datasets, Communications of the ACM 64 (12), 86-92.
