@@ -156,7 +156,7 @@ def report(settings: PowerSettings) -> list[str]:
     unit = "items" if settings.of == "comparisons" else "prompts (each with both policies)"
     lines = [
         f"{what}: {settings.d:g}, to be found in {settings.power:.0%} of evaluations",
-        f"  {unit} of each number of annotators:",
+        f"  {unit} by number of annotators:",
         "  annotators  by equation     needed  judgements  simulated power",
     ]
     policies = 1 if settings.of == "comparisons" else 2

@@ -109,7 +109,18 @@ def test_a_comparison(tmp_path):
     assert numbers["/differences/ppo_vs_sft"]["row"] == "ppo - sft"
 
 
+@pytest.mark.parametrize("name", ["out", "lr=1e-5", "sweep/lr=1e-5/a"])
+def test_folders_of_any_name(outputs, monkeypatch, name):
+    (outputs / name).mkdir(parents=True)
+    shutil.move(outputs / "eval", outputs / name)
+    monkeypatch.chdir(outputs)
+    main([name])
+    assert (outputs / name / "paper" / "numbers.csv").exists()
+
+
 def test_mistakes(tmp_path, outputs):
+    with pytest.raises(UserError, match="did you mean `output_dir`"):
+        main([f"ouput_dir={outputs}"])
     with pytest.raises(UserError, match="is no folder: give the output_dir"):
         main([str(tmp_path / "none")])
     (tmp_path / "empty").mkdir()

@@ -14,7 +14,7 @@ from fgrlhf.pipeline.summary import evaluated_policies
 from fgrlhf.report import charts, curves, plots, sections
 from fgrlhf.report.data import Run, TrainingLog, read_outputs
 from fgrlhf.report.display import N_SERIES, SYMBOLS, Display
-from fgrlhf.report.downloads import csv_text, data_link, downloads, log_file
+from fgrlhf.report.downloads import data_link, downloads, log_file
 from fgrlhf.report.feedback import (
     FeedbackRow,
     MarkedSpan,
@@ -27,6 +27,7 @@ from fgrlhf.report.page import write_report
 from fgrlhf.report.plots import Point, Series
 from fgrlhf.report.records import Rollout, RunInfo
 from fgrlhf.report.samples import segment_table, token_table
+from fgrlhf.report.text import csv_text
 from tasks.qa_feedback.display import DISPLAY, prompt_parts
 
 
@@ -515,6 +516,7 @@ def test_metrics_of_reward_models_keep_the_order_of_their_file(tmp_path):
 def test_no_text_is_a_formula_and_commas_are_kept():
     text = csv_text([["=1+1", "a,b", -0.5, None, "\N{MINUS SIGN}1"]])
     assert text == '\'=1+1,"a,b",-0.5,,\N{MINUS SIGN}1\n'
+    assert csv_text([[1 / 3]]) == "0.3333333333333333\n" and csv_text([[1 / 3]], 3) == "0.333\n"
     assert content(data_link('a"#%&\n')) == [['a"#%&']]
 
 

@@ -34,7 +34,7 @@ from fgrlhf.metrics.rows import ROWS, read_rows
 from fgrlhf.report.page import page_template, stylesheet
 from fgrlhf.report.plots import scatter
 from fgrlhf.runs.checkpoint import new_folder
-from fgrlhf.stats import FEWEST_UNITS, Interval, clustered
+from fgrlhf.stats import FEWEST_UNITS, LEVEL, Interval, clustered, too_few
 
 USAGE = (
     "usage: fgrlhf pareto policies='{NAME: [EVALUATION, ...], ...}' metrics='[M, M]' output_dir=DIR"
@@ -297,28 +297,28 @@ def pareto(settings: ParetoSettings) -> Pareto:
         worst_M = signs_M * np.array([settings.worst[name] for name in settings.metrics])
     volumes_R = np.array([hypervolume(sample_PM, worst_M) for sample_PM in samples_RPM])
     fronts_RP = np.array([front(sample_PM) for sample_PM in samples_RPM])
-    has_intervals = sums[0].shape[1] >= FEWEST_UNITS
+    units = sums[0].shape[1]
     on_front_P = front(points_PM)
     policies = {}
     for p, (name, folders) in enumerate(settings.policies.items()):
         values = {}
         for m, metric in enumerate(settings.metrics):
             samples_R = signs_M[m] * samples_RPM[:, p, m]
-            values[metric] = _percentiles(signs_M[m] * points_PM[p, m], samples_R, has_intervals)
+            values[metric] = _percentiles(signs_M[m] * points_PM[p, m], samples_R, units)
         share = float(fronts_RP[:, p].mean())
         policies[name] = ParetoPolicy(len(folders), values, bool(on_front_P[p]), share)
     chosen, chosen_share = _choice(settings, points_PM, samples_RPM)
-    volume = _percentiles(hypervolume(points_PM, worst_M), volumes_R, has_intervals)
+    volume = _percentiles(hypervolume(points_PM, worst_M), volumes_R, units)
     worst = dict(zip(settings.metrics, (signs_M * worst_M).tolist()))
     every = {row["id"] for seeds in rows.values() for of_seed in seeds for row in of_seed}
     return Pareto(policies, worst, volume, prompts, len(every), chosen, chosen_share)
 
 
-def _percentiles(estimate: float, samples_R: np.ndarray, has_intervals: bool) -> Interval:
-    """The estimate with the middle 95% of the samples."""
-    if not has_intervals:
-        return Interval(float(estimate), np.nan, np.nan, f"less than {FEWEST_UNITS} prompts")
-    low, high = np.quantile(samples_R, (0.025, 0.975))
+def _percentiles(estimate: float, samples_R: np.ndarray, units: int) -> Interval:
+    """The estimate with the middle 95% of the samples, if there are enough prompts or clusters."""
+    if units < FEWEST_UNITS:
+        return too_few(estimate, units)
+    low, high = np.quantile(samples_R, ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
     return Interval(float(estimate), float(low), float(high))
 
 

@@ -4,21 +4,20 @@ A link with a `download` attribute fetches nothing and runs nothing, so it works
 the page's content policy, and the numbers stay with the page if it is sent to someone.
 """
 
-import csv
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from io import StringIO
 from typing import Any
 from urllib.parse import quote
 
 from fgrlhf.report.data import Outputs
 from fgrlhf.report.records import Gain, RecordedInterval
 from fgrlhf.report.sections import flat_metrics
+from fgrlhf.report.text import csv_text
 
 # browsers refuse longer links
 MOST_CHARACTERS = 1_500_000
 COLUMNS = ("part", "name", "metric", "value", "low", "high")
-FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+DIGITS = 7
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ def downloads(outputs: Outputs, compared: Mapping[str, Mapping[str, Gain]]) -> l
     rows = list(_results(outputs, compared))
     files = []
     if rows:
-        text = csv_text([COLUMNS, *rows])
+        text = csv_text([COLUMNS, *rows], DIGITS)
         files.append(Download("results.csv", data_link(text), "results, reward models, stages"))
     for log in [*outputs.runs, *outputs.training]:
         files.append(log_file(log.name, log.metrics))
@@ -91,29 +90,7 @@ def _log_link(columns: Sequence[str], metrics: Iterable[Mapping[str, Any]]) -> s
     rows: list[Sequence[Any]] = [columns]
     for line in metrics:
         rows.append([line.get(key) for key in columns])
-    return data_link(csv_text(rows))
-
-
-def csv_text(rows: Iterable[Sequence[Any]]) -> str:
-    """Rows as CSV, with seven significant digits.
-
-    Text that a spreadsheet would read as a formula begins with an apostrophe.
-    """
-    stream = StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    for row in rows:
-        writer.writerow([_cell(value) for value in row])
-    return stream.getvalue()
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, float):
-        return f"{value:.7g}"
-    if isinstance(value, str) and value.startswith(FORMULA_STARTS):
-        return f"'{value}"
-    return str(value)
+    return data_link(csv_text(rows, DIGITS))
 
 
 def data_link(text: str) -> str:

@@ -17,8 +17,6 @@ It reads eval/*/summary.json, winrate/*/winrate.json and the summary.json of a c
 any folder in OUTPUT_DIR, reward_model.json, human_eval*.json and agreement*.json.
 """
 
-import csv
-import io
 import re
 import shutil
 import sys
@@ -39,6 +37,7 @@ from fgrlhf.configs.strict import FilePath, StrictModel
 from fgrlhf.report.evaluations import policy_of, split_of
 from fgrlhf.report.latex import breakable, document, escaped, table
 from fgrlhf.report.records import RunInfo, read_record
+from fgrlhf.report.text import csv_text, short_commit
 
 USAGE = "usage: fgrlhf paper OUTPUT_DIR [out=FOLDER]"
 RUN = "run.json"
@@ -383,21 +382,15 @@ def _one_line(text: object) -> str:
 # ---- files ---------------------------------------------------------------------------------------
 
 
-def csv_text(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """CSV by RFC 4180, with line feeds. Empty cells are unknown."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(head)
-    writer.writerows([["" if cell is None else cell for cell in row] for row in rows])
-    return text.getvalue()
-
-
 def _table_files(one: PaperTable) -> tuple[str, str]:
     """A table as LaTeX and as CSV."""
     label = f"tab:{re.sub('[^A-Za-z0-9-]', '-', one.name)}"
     head = ["", *(escaped(column) for column in one.columns)]
+    csv_head: list[object] = [""]
+    for column in one.columns:
+        csv_head += [column, f"{column} low", f"{column} high"]
     latex_rows = []
-    csv_rows = []
+    csv_rows = [csv_head]
     for name, row in one.rows.items():
         numbers = [row.get(column) for column in one.columns]
         latex_rows.append([escaped(name), *(n.latex() if n else "" for n in numbers)])
@@ -405,10 +398,7 @@ def _table_files(one: PaperTable) -> tuple[str, str]:
         for number in numbers:
             cells += [number.value, number.low, number.high] if number else [None] * 3
         csv_rows.append(cells)
-    csv_head = [""]
-    for column in one.columns:
-        csv_head += [column, f"{column} low", f"{column} high"]
-    return table(one.caption, label, head, latex_rows), csv_text(csv_head, csv_rows)
+    return table(one.caption, label, head, latex_rows), csv_text(csv_rows)
 
 
 def _runs_latex(runs: Sequence[Mapping[str, str]]) -> str:
@@ -418,8 +408,7 @@ def _runs_latex(runs: Sequence[Mapping[str, str]]) -> str:
     lines = [rf"\begin{{longtable}}{{{widths}}}", r"\caption{Runs}\label{tab:runs}\\", r"\toprule"]
     lines += [r"run & seed & commit & command \\", r"\midrule", r"\endhead"]
     for run in runs:
-        commit, dash, modified = run["commit"].partition("-")
-        cells = [run["run"], run["seed"], f"{commit[:12]}{dash}{modified}", run["command"]]
+        cells = [run["run"], run["seed"], short_commit(run["commit"]), run["command"]]
         lines.append(f"{' & '.join(breakable(cell) if cell else '' for cell in cells)} \\\\")
     return "\n".join([*lines, r"\bottomrule", r"\end{longtable}"]) + "\n"
 
@@ -463,9 +452,9 @@ def write_paper(settings: PaperSettings) -> Path:
     write_text(out / "runs.tex", _runs_latex(runs))
     write_text(out / "paper.tex", document([*latex, _runs_latex(runs)]))
     head = list(runs[0]) if runs else ["run"]
-    write_text(out / "runs.csv", csv_text(head, [list(run.values()) for run in runs]))
+    write_text(out / "runs.csv", csv_text([head, *(list(run.values()) for run in runs)]))
     write_text(out / "datasheet.md", sheet)
-    write_text(out / "numbers.csv", csv_text(NUMBER_KEYS, numbers))
+    write_text(out / "numbers.csv", csv_text([NUMBER_KEYS, *numbers]))
     counts = (counted(len(found), "table"), counted(len(numbers), "number"))
     print(f"{out}: {', '.join(counts)}, {counted(len(runs), 'run')}")
     print(f"  fill in the blanks of {out / 'datasheet.md'}")
@@ -481,10 +470,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = as_settings(list(sys.argv[1:] if argv is None else argv))
     if not arguments:
         raise UserError(USAGE)
-    if not arguments[0].startswith("-") and "=" not in arguments[0].rpartition("/")[0]:
-        first = arguments[0]
-        is_setting = first.partition("=")[0] in PaperSettings.model_fields
-        arguments[0] = first if is_setting else f"output_dir={first}"
+    first = arguments[0]
+    key, equals, _ = first.partition("=")
+    # folders of a sweep's runs are named after their values: `outputs/sweep/lr=1e-5`
+    is_folder = not equals or "/" in key or Path(first).is_dir()
+    if is_folder and not first.startswith("-"):
+        arguments[0] = f"output_dir={first}"
     write_paper(settings_from(PaperSettings, arguments, USAGE))
 
 
