@@ -9,9 +9,9 @@ from fgrlhf.base.records import RowError, check_list, check_number, check_object
 from fgrlhf.data.importers.argilla_forms import nested
 from fgrlhf.data.importers.files import (
     judged_text_key,
-    key_list,
     optional_text,
     prompt_key,
+    quoted_keys,
     read_objects,
     row_id,
     shown_prompt,
@@ -147,7 +147,9 @@ def _argilla_text_key(fields: Mapping[str, Any]) -> str:
     """The key of the judged text. Raises `RowError` if several fields could be it."""
     others = without_prompts([key for key in fields if key not in ("prompt", SOURCE)])
     way_out = "Rename the field of the judged text in the file"
-    return judged_text_key("fields", fields, others, f"field (fields: {key_list(others)})", way_out)
+    return judged_text_key(
+        "fields", fields, others, f"field (fields: {quoted_keys(others)})", way_out
+    )
 
 
 def _by_name(key: str, row: Mapping[str, Any]) -> Mapping[str, Any]:

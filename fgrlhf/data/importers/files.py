@@ -301,7 +301,8 @@ def user_name(value: Any) -> str | None:
     return name if name.strip() else None
 
 
-def key_list(keys: Collection[str]) -> str:
+def quoted_keys(keys: Collection[str]) -> str:
+    """The keys for a message; `none` without quotes if there are none."""
     return ", ".join(f"`{key}`" for key in keys) or "none"
 
 

@@ -17,9 +17,9 @@ from fgrlhf.data.importers.clean_answers import UNMARKED, with_clean_answers
 from fgrlhf.data.importers.files import (
     COMMENT,
     judged_text_key,
-    key_list,
     optional_text,
     prompt_key,
+    quoted_keys,
     read_each,
     row_id,
     shown_prompt,
@@ -150,7 +150,7 @@ def _label_studio_text_key(data: Mapping[str, Any]) -> str:
         "Rename the key of the judged text in the export. Choices between two texts are read with"
         " from=label_studio_pairwise"
     )
-    return judged_text_key("data", data, shown, f"text (keys: {key_list(others)})", way_out)
+    return judged_text_key("data", data, shown, f"text (keys: {quoted_keys(others)})", way_out)
 
 
 def _annotation_judgements(
