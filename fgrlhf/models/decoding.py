@@ -374,10 +374,8 @@ def decode(
         logprobs_BT[rows_R, t] = torch.where(live_R, logprobs_R, 0.0)
         live_R = live_R & ~torch.isin(ids_R, eos)
         kept_rows = steps.keepable(live_R)
-        if len(kept_rows) == 0:
+        if len(kept_rows) == 0 or t + 1 == T:
             length = t + 1
-            break
-        if t + 1 == T:
             break
         if len(kept_rows) <= 0.75 * len(rows_R):  # a smaller cache is worth the cost of copying it
             steps.keep(kept_rows)
