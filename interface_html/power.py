@@ -162,8 +162,8 @@ def report(settings: PowerSettings) -> list[str]:
     policies = 1 if settings.of == "comparisons" else 2
     for annotators in settings.annotators:
         first = n = items_needed(settings, annotators)
-        if n * annotators > MOST_SIMULATED:
-            judgements = n * annotators * policies
+        judgements = n * annotators * policies
+        if judgements > MOST_SIMULATED:
             lines.append(f"  {annotators:>10}  {n:>11,}  {n:>9,}  {judgements:>10,}  {'–':>15}")
             continue
         found = simulated_power(settings, n, annotators)
