@@ -330,7 +330,7 @@ def update(state: State, scored: Scored, rewards_BT: Tensor) -> dict[str, float]
     )
     advantages_BT = whiten(advantages_BT, mask_BT)
     totals = {"loss/policy": 0.0, "loss/value": 0.0, "entropy": 0.0}
-    _train(state, train.dropout)
+    _train(state, bool(train.dropout))
     for _ in range(train.n_ppo_epoch_per_rollout):
         state.optimizer.zero_grad()
         for first in range(0, len(mask_BT), train.micro_batch_size):

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from pydantic import create_model, model_validator
 
 from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.configs.schema import tag_values
 from fgrlhf.configs.strict import any_kind
 from fgrlhf.rewards.kind import RewardKind
 from fgrlhf.rewards.kinds import LIBRARY_REWARDS
@@ -53,7 +54,7 @@ def rl_config(task: Task) -> type[RLConfig]:
 def _check_kind(task: Task, name: str, kind: Any) -> None:
     """Raise `UserError` unless `kind` is a class by whose name a config can select a reward."""
     is_kind = isinstance(kind, type) and issubclass(kind, RewardKind)
-    if not is_kind or not isinstance(kind.model_fields["kind"].default, str):
+    if not is_kind or not tag_values(kind, "kind"):
         raise UserError(
             f"`{name}` in the rewards of the task `{task.name}` is {shorten(repr(kind), 80)}: it"
             " must be a subclass of RuleReward or RewardKind that declares its kind, as in"

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 SYSTEM, USER, ASSISTANT = "system", "user", "assistant"  # roles in a dialog
 Message = tuple[str, str]  # role and text
+ConversationForm = Literal["chat", "text_eos", "text"]  # fgrlhf/reward_models/conversation.py
 SegmentValue = Literal["hard", "expected", "log_odds"]  # `segment_value` in fgrlhf/reward.py
 
 

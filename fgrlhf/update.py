@@ -66,7 +66,7 @@ class OnPolicy(Trainer, Protocol):
 def gradient_steps(trainer: OnPolicy, rollout: Rollout, advantages: Advantages) -> dict[str, float]:
     """Train for several epochs of minibatches on one rollout; return the mean metrics."""
     train = trainer.config.train
-    trainer.actor_critic.train(train.dropout)
+    trainer.actor_critic.train(bool(train.dropout))
     trainer.set_learning_rates()
     epochs = train.n_ppo_epoch_per_rollout if trainer.algorithm.reuses_rollouts else 1
     step_metrics = []

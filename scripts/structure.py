@@ -212,7 +212,9 @@ def config_classes(model: Any) -> set[Any]:
     found = set()
     waiting = [model]
     while waiting:
-        found.add(section := waiting.pop())
+        annotation = waiting.pop()
+        section = getattr(annotation, "__origin__", annotation)  # of `Annotated[Section, ...]`
+        found.add(section)
         for field in section.model_fields.values():
             waiting += [below for below in sections_in(field.annotation) if below not in found]
     return found
@@ -221,7 +223,7 @@ def config_classes(model: Any) -> set[Any]:
 def n_keys(model: Any) -> tuple[int, int]:
     """How many keys of a config have a value, not a section.
 
-    A section counts once, however many places of the config it may have.
+    A section counts once, however many places of the config it may have, and values of its tag.
 
     Returns:
       the number if each kind of a section counts with all its keys, and the number of keys that
@@ -229,8 +231,7 @@ def n_keys(model: Any) -> tuple[int, int]:
     """
     keys = 0
     declared = set()
-    for annotation in config_classes(model):
-        section = getattr(annotation, "__origin__", annotation)  # of `Annotated[Section, ...]`
+    for section in config_classes(model):
         for name, field in section.model_fields.items():
             if not sections_in(field.annotation):
                 keys += 1

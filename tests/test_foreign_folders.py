@@ -530,9 +530,7 @@ def test_scores_of_a_language_model_with_a_value_head_are_named(tmp_path):
 
 def test_a_reading_can_be_named(tmp_path):
     model, tokenizer = foreign_reward_model(tmp_path, TEMPLATE)
-    plain = load_reward_model(
-        tmp_path / "rm", text_prefix, mean=0.0, std=1.0, reads_chat=False, ends_with_eos=False
-    )
+    plain = load_reward_model(tmp_path / "rm", text_prefix, mean=0.0, std=1.0, reads="text")
     ids = tokenizer(PROMPTS[0].text + ANSWERS[0])["input_ids"]
     with torch.no_grad():
         expected = model(torch.tensor([ids])).logits.item()
@@ -540,6 +538,6 @@ def test_a_reading_can_be_named(tmp_path):
     reader = ConversationReader("rm", tokenizer, 24)
     ids = reader.ids(Prompt("0", "the red cat " * 20), "sees a dog")
     assert len(ids) <= 24 and reader.cut == reader.seen == 1
-    reader = ConversationReader("rm", tokenizer, 24, reads_chat=False)
+    reader = ConversationReader("rm", tokenizer, 24, "text_eos")
     ids = reader.ids(Prompt("0", "the red cat " * 20), " sees a dog")
     assert tokenizer.decode(ids).endswith(" sees a dog</s>") and len(ids) <= 24

@@ -11,7 +11,7 @@ from fgrlhf.cli.reward_serve import settings_from
 from fgrlhf.rewards.kinds import LIBRARY_REWARDS
 from fgrlhf.rewards.server import model_sha256
 from fgrlhf.scorers.base import RewardContext
-from tasks.qa_feedback.training.reward import Factuality, Preference
+from tasks.qa_feedback.training.reward import OneErrorModel, Preference
 
 PROMPTS = [rm.prompt(), rm.prompt("a dog")]
 TEXTS = ["red red cat sees one.", "the dog likes one one."]
@@ -68,9 +68,8 @@ def test_the_hash_of_a_served_model_does_not_depend_on_the_device(tmp_path, clas
 
 @pytest.mark.parametrize("device", ["cpu", "cuda", "cuda:0", "cuda:12", "mps"])
 def test_devices_are_read(device):
-    assert (
-        Factuality(ckpt="r", positive_reward=1, negative_reward=0, device=device).device == device
-    )
+    values = {"positive_reward": 1, "negative_reward": 0}
+    assert OneErrorModel(kind="factuality", ckpt="r", **values, device=device).device == device
 
 
 @pytest.mark.parametrize("device", ["meta", "gpu", "cuda:", "cuda:-1", "1", "cuda:1 ", ""])

@@ -43,7 +43,7 @@ from fgrlhf.text_types import Prompt
 from reward_modeling.config import RMModelConfig
 from reward_modeling.data import read_segment_rows
 from reward_modeling.network import load_network
-from tasks.qa_feedback.training.reward import Relevance
+from tasks.qa_feedback.training.reward import OneErrorModel
 
 TEXT = "the cat sees a dog, and the red bird likes one. a blue dog sees the cat."
 SEGMENTER = {"name": BLANK, "version": load_segmenter(BLANK).version}
@@ -772,8 +772,9 @@ def test_facts_that_a_published_checkpoint_has_no_use_for_are_refused(tmp_path):
 def test_published_names_give_defaults_and_the_config_gives_facts(tmp_path):
     """`relevance_model` implies an input without passages; this folder was trained with them."""
     folder = save(scorer(tmp_path, "encoder", with_context=True), tmp_path / "rm")
-    assert Relevance.published["with_context"] is False
-    config = Relevance(ckpt=str(folder), positive_reward=0.3, negative_reward=-0.3)
+    values = {"positive_reward": 0.3, "negative_reward": -0.3}
+    config = OneErrorModel(kind="relevance", ckpt=str(folder), **values)
+    assert config.published["with_context"] is False
     reward = config.build(RewardContext(rm.prefix_fn))
     assert reward.scorer.spec.with_context is True
 

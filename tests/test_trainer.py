@@ -107,15 +107,10 @@ def test_the_first_ratio_is_one(kind, tmp_path):
     assert not torch.allclose(*seen[1], atol=1e-4)
 
 
-@pytest.mark.parametrize("in_rollouts, same_mode", [(None, True), (True, True), (False, False)])
-def test_dropout_has_one_mode_unless_told_otherwise(in_rollouts, same_mode, tmp_path):
+@pytest.mark.parametrize("dropout, same_mode", [(True, True), ("updates", False)])
+def test_dropout_has_one_mode_unless_told_otherwise(dropout, same_mode, tmp_path):
     """Deviation D4: as published, dropout is on in updates and off in rollouts."""
-    cfg = config(
-        tmp_path,
-        train__dropout=True,
-        train__dropout_in_rollouts=in_rollouts,
-        train__n_minibatches=1,
-    )
+    cfg = config(tmp_path, train__dropout=dropout, train__n_minibatches=1)
     run = trainer(cfg, dropout=0.3)
     modes = []
     forward = run.actor_critic.forward

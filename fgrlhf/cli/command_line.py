@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.program import as_settings, run_main
-from fgrlhf.configs.schema import sections_of, tags_of
+from fgrlhf.configs.schema import sections_of, tag_values, tags_of
 from fgrlhf.configs.strict import StrictModel, config_from, load_config
 from fgrlhf.load import load_task
 from fgrlhf.task import NO_TASK, Task
@@ -211,9 +211,10 @@ def _describe_kinds(
         )
     common = [line for line in lines_of_kind[0] if all(line in other for other in lines_of_kind)]
     lines += common
-    for kind, name, described in zip(kinds, names, lines_of_kind):
+    for kind, described in zip(kinds, lines_of_kind):
+        values = "|".join(tag_values(kind, tag_key))
         summary = (kind.__doc__ or "").partition("\n")[0]
-        lines.append(f"  with {tag_key}={name}: {summary}".rstrip(": "))
+        lines.append(f"  with {tag_key}={values}: {summary}".rstrip(": "))
         lines += [f"  {line}" for line in described if line not in common]
     return lines
 
@@ -221,7 +222,8 @@ def _describe_kinds(
 def _type_name(annotation: Any) -> str:
     origin = typing.get_origin(annotation)
     if origin is typing.Literal:
-        return "|".join(str(value) for value in typing.get_args(annotation))
+        values = typing.get_args(annotation)
+        return "|".join(v if isinstance(v, str) else json.dumps(v) for v in values)
     if origin in (typing.Union, types.UnionType):
         return "|".join(_type_name(part) for part in typing.get_args(annotation))
     if origin is typing.Annotated:

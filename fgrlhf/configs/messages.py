@@ -34,6 +34,7 @@ OTHER_NAMES = {
     "dataset_name": ("data.train_file",),
     "clip_high": ("cliprange.high",),
     "clip_low": ("cliprange.low",),
+    "dropout_in_rollouts": ("train.dropout",),
     "epsilon": ("loss.cliprange",),
     "epsilon_high": ("cliprange.high",),
     "eval_steps": ("evaluation.every_steps",),

@@ -1,7 +1,7 @@
 """What a config class declares: the types, keys and kinds of section that are allowed at a path.
 
 A section may be of several kinds, which are the classes of a union. Its tag, a key `name` or `kind`
-that each class allows one value of, selects the class: `algorithm.name: grpo`.
+of which each class allows other values than the others, selects it: `algorithm.name: grpo`.
 """
 
 import types
@@ -85,26 +85,31 @@ def sections_of(annotation: Any) -> list[type[BaseModel]]:
     sections = []
     for part in typing.get_args(annotation):
         sections += sections_of(part)
-    return sections
+    return list(dict.fromkeys(sections))  # a class may have several tags
 
 
-def _tag_of(model: type[BaseModel]) -> tuple[str, str] | None:
-    """The key that identifies a kind of section, and its value: ("name", "grpo")."""
-    for key in ("name", "kind"):
-        info = model.model_fields.get(key)
-        if info is not None and typing.get_origin(info.annotation) is typing.Literal:
-            return key, typing.get_args(info.annotation)[0]
-    return None
+def tag_values(model: type[BaseModel], key: str) -> tuple[str, ...]:
+    """The values of a tag that select this class: of its `Literal`, or its default; () if none."""
+    info = model.model_fields.get(key)
+    if info is not None and typing.get_origin(info.annotation) is typing.Literal:
+        return typing.get_args(info.annotation)
+    return (info.default,) if info is not None and isinstance(info.default, str) else ()
+
+
+def _tag_of(model: type[BaseModel]) -> tuple[str, tuple[str, ...]] | None:
+    """The key that identifies a kind of section, and its values: ("name", ("grpo",))."""
+    found = ((key, tag_values(model, key)) for key in ("name", "kind"))
+    return next(((key, values) for key, values in found if values), None)
 
 
 def tags_of(kinds: Sequence[type[BaseModel]]) -> tuple[str, list[str]]:
-    """The key that distinguishes kinds of a section, and its value in each kind.
+    """The key that distinguishes kinds of a section, and its values in all kinds.
 
     Classes without a tag are left out. At least one must have a tag.
     """
     tags = [tag for tag in map(_tag_of, kinds) if tag is not None]
     key = tags[0][0]
-    return key, list(dict.fromkeys(value for _, value in tags))
+    return key, list(dict.fromkeys(value for _, values in tags for value in values))
 
 
 # ---- locations of pydantic's errors --------------------------------------------------------------
@@ -193,4 +198,4 @@ def without_tags(
 
 def _has_tag(section: type[BaseModel], value: Any) -> bool:
     tag = _tag_of(section)
-    return tag is not None and tag[1] == value
+    return tag is not None and value in tag[1]

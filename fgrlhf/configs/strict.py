@@ -29,7 +29,7 @@ from fgrlhf.base.errors import UserError, first_problems, shorten
 from fgrlhf.configs.messages import Mistakes, explain, hider_of, secrets_in
 from fgrlhf.configs.names import with_current_keys
 from fgrlhf.configs.overrides import Environment, apply_override
-from fgrlhf.configs.schema import keys_of
+from fgrlhf.configs.schema import keys_of, tag_values
 from fgrlhf.configs.yaml_files import config_files, dump_yaml, read_config
 
 Model = TypeVar("Model", bound="StrictModel")
@@ -68,7 +68,9 @@ def _kind_of(section: Any) -> str | None:
 
 def any_kind(kinds: Sequence[type[BaseModel]]) -> Any:
     """The type of a section that is one of `kinds`, as selected by its key `kind`."""
-    tagged = tuple(Annotated[kind, Tag(kind.model_fields["kind"].default)] for kind in kinds)
+    different = dict.fromkeys(kinds)  # a class is listed under each of its names
+    tags = [(kind, value) for kind in different for value in tag_values(kind, "kind")]
+    tagged = tuple(Annotated[kind, Tag(value)] for kind, value in tags)
     return Annotated[Union[tagged], Discriminator(_kind_of)]  # noqa: UP007
 
 

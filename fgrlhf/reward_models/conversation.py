@@ -10,6 +10,7 @@ two answers may turn round.
 """
 
 from collections.abc import Sequence
+from typing import get_args
 
 from fgrlhf.base.errors import shorten
 from fgrlhf.base.shared_messages import print_once
@@ -17,7 +18,9 @@ from fgrlhf.models.chat import ChatTemplate, messages_of, without_last_tokens
 from fgrlhf.models.dialogs import fit_dialog
 from fgrlhf.reward_models.rm_input import Cuts, RMInput
 from fgrlhf.reward_models.scoring import SequenceScorer
-from fgrlhf.text_types import ASSISTANT, Message, Prompt
+from fgrlhf.text_types import ASSISTANT, ConversationForm, Message, Prompt
+
+CONVERSATION_FORMS = get_args(ConversationForm)
 
 
 class ConversationReader:
@@ -28,9 +31,9 @@ class ConversationReader:
       tokenizer: of the model; it may have a chat template.
       max_length: most tokens of an input. A conversation loses its oldest turns, then the answer's
         end; without a template the prompt loses its end.
-      reads_chat: whether the template is used; None: if there is one.
-      ends_with_eos: without a template, whether the end-of-sequence token follows the answer; None:
-        if the tokenizer has one.
+      form: chat: by the template; text_eos: prompt, answer and the end-of-sequence token that the
+        tokenizer may have; text: prompt and answer; None: chat if there is a template, else
+        text_eos.
 
     Attributes:
       seen, cut: numbers of inputs, and of those that were too long.
@@ -44,18 +47,15 @@ class ConversationReader:
         name: str,
         tokenizer,
         max_length: int,
-        reads_chat: bool | None = None,
-        ends_with_eos: bool | None = None,
+        form: ConversationForm | None = None,
     ):
         self.name = name
         self.tokenizer = tokenizer
         self.max_length = max_length
-        self.chat = None
-        if reads_chat or (reads_chat is None and tokenizer.chat_template):
-            self.chat = ChatTemplate(tokenizer, max_length)
-        self.end = ""
-        if self.chat is None and ends_with_eos is not False:
-            self.end = tokenizer.eos_token or ""
+        if form is None:
+            form = "chat" if tokenizer.chat_template else "text_eos"
+        self.chat = ChatTemplate(tokenizer, max_length) if form == "chat" else None
+        self.end = (tokenizer.eos_token or "") if form == "text_eos" else ""
         self.seen = self.cut = 0
 
     def ids(self, prompt: Prompt, answer: str) -> list[int]:

@@ -12,7 +12,7 @@ contradict each other are an error.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from tokenizers import normalizers
@@ -29,7 +29,11 @@ from fgrlhf.base.records import read
 from fgrlhf.base.shared_messages import print_once
 from fgrlhf.models import loading
 from fgrlhf.models.model_files import models_inside, refuse_adapter, value_head_in
-from fgrlhf.reward_models.conversation import ConversationReader, ConversationScorer
+from fgrlhf.reward_models.conversation import (
+    CONVERSATION_FORMS,
+    ConversationReader,
+    ConversationScorer,
+)
 from fgrlhf.reward_models.inputs import longest_input
 from fgrlhf.reward_models.network_config import LanguageModelScorerConfig, shape_of_config
 from fgrlhf.reward_models.networks import LanguageModelScorer, speed_up_network
@@ -47,6 +51,7 @@ from fgrlhf.reward_models.spec import (
 )
 from fgrlhf.reward_models.taggers import Reading, TaggerScorer, load_tagger, reading_of
 from fgrlhf.reward_utils import PUBLISHED
+from fgrlhf.text_types import ConversationForm
 
 PUBLISHED_LENGTH = 2048  # tokens that the published reward models read
 CHANGE_OF_SCORE = 1e-3  # a smaller relative difference is rounding
@@ -61,9 +66,7 @@ def load_reward_model(
     device: str = "cpu",
     dtype: str = "fp32",
     defaults: Mapping[str, Any] | None = None,
-    reads_chat: bool | None = None,
-    ends_with_eos: bool | None = None,
-    reads: Reading | None = None,
+    reads: Reading | ConversationForm | None = None,
     **facts: Any,
 ) -> SegmentScorer | SequenceScorer:
     """Load a reward model's folder, or a published checkpoint by folder or hub name.
@@ -73,9 +76,8 @@ def load_reward_model(
         `reward_model.json`. If the folder has that file, a fact must equal its value.
       defaults: values for facts that are neither in the folder nor in `facts`. They never
         contradict the folder.
-      reads_chat, ends_with_eos: of a decoder-only sequence classifier of another program
-        (conversation.py).
-      reads: how a token classifier of another program was trained (taggers.py).
+      reads: how a token classifier of another program was trained (taggers.py), or the text that
+        such a decoder-only sequence classifier reads (conversation.py).
 
     Raises:
       UserError: there is no such checkpoint, it is not a reward model, labels are missing, or a
@@ -96,7 +98,6 @@ def load_reward_model(
         else:
             tagger = _tagger(path, config, prefix_fn, reads, {**(defaults or {}), **facts})
             if tagger is not None:
-                refuse_reading(path, {"reads_chat": reads_chat, "ends_with_eos": ends_with_eos})
                 place(with_exact_heads(tagger.model), device, dtype)
                 return tagger
             spec = _published_spec(path, config, facts, defaults or {})
@@ -112,11 +113,10 @@ def load_reward_model(
         model: Any = speed_up_network(network)
         is_decoder = shape_of_config(config) == "causal"
         reads_conversations = is_decoder and spec.kind == "sequence" and not has_spec
-        given = {"reads_chat": reads_chat, "ends_with_eos": ends_with_eos}
         if reads_conversations:
             _refuse_unused_facts(path, facts, "a score of a conversation", {"with_context"})
         else:
-            refuse_reading(path, given)
+            refuse_reading(path, reads)
         tokenizer = load_tokenizer(path, "causal" if reads_conversations else spec.shape)
         trunk = network.trunk if isinstance(network, LanguageModelScorer) else network
         loading.check_vocabulary(tokenizer, trunk)
@@ -129,9 +129,13 @@ def load_reward_model(
             f"no reward model could be loaded from `{path}`: {error} {_way_out(path)}"
         ) from None
     placed = place(model, device, dtype)
-    scorer = _scorer(
-        shorten(path), placed, tokenizer, spec, prefix_fn, given if reads_conversations else None
-    )
+    if reads_conversations:
+        scorer = ConversationScorer(placed, tokenizer, spec, prefix_fn)
+        form = cast("ConversationForm | None", reads)  # `_tagger` refuses the others
+        scorer.reader = ConversationReader(shorten(path), tokenizer, spec.max_length, form)
+    else:
+        scorer_class = SegmentScorer if spec.kind == "segment" else SequenceScorer
+        scorer = scorer_class(placed, tokenizer, spec, prefix_fn)
     _try_out(path, scorer)
     return scorer
 
@@ -140,23 +144,6 @@ def _check_names(facts: set[str]) -> None:
     unknown = facts - set(FACTS)
     if unknown:
         raise TypeError(f"not a fact about a reward model: {', '.join(sorted(unknown))}")
-
-
-def _scorer(
-    name: str,
-    model: Any,
-    tokenizer: Any,
-    spec: RewardModelSpec,
-    prefix_fn: PrefixFn,
-    reading: Mapping[str, bool | None] | None,
-) -> SegmentScorer | SequenceScorer:
-    """The scorer of a loaded model; with `reading`, one of conversations that are so read."""
-    if reading is not None:
-        scorer = ConversationScorer(model, tokenizer, spec, prefix_fn)
-        scorer.reader = ConversationReader(name, tokenizer, spec.max_length, **reading)
-        return scorer
-    scorer_class = SegmentScorer if spec.kind == "segment" else SequenceScorer
-    return scorer_class(model, tokenizer, spec, prefix_fn)
 
 
 def _tagger(
@@ -168,13 +155,15 @@ def _tagger(
 ) -> TaggerScorer | None:
     """A token classifier that was trained without marks, or None if the folder is another model."""
     architecture = next(iter(config.architectures or ()), "none")
+    is_of_conversations = reads in CONVERSATION_FORMS
     if not architecture.endswith("ForTokenClassification"):
-        if reads is not None:
+        if reads is not None and not is_of_conversations:
             raise UserError(
                 f"reads={reads} says how a token classifier reads, but `{path}` is a"
                 f" {architecture}: leave it out"
             )
         return None
+    refuse_reading(path, reads)
     if facts.get("level") is None:
         return None  # `_published_spec` explains it
     reading = reading_of(path, config, reads, facts["level"])
@@ -552,13 +541,12 @@ def _published_spec(
     )
 
 
-def refuse_reading(path: str | Path, given: Mapping[str, bool | None]) -> None:
-    """Raise `UserError` for settings of reading that this model does not use."""
-    names = [name for name, value in given.items() if value is not None]
-    if names:
+def refuse_reading(path: str | Path, reads: str | None) -> None:
+    """Raise `UserError` for the form of a conversation, of a model that reads none."""
+    if reads in CONVERSATION_FORMS:
         raise UserError(
-            f"{' and '.join(names)} say how a decoder-only sequence classifier of another program"
-            f" reads, but `{path}` is none: leave them out"
+            f"reads={reads} says how a decoder-only sequence classifier of another program reads,"
+            f" but `{path}` is none: leave it out"
         )
 
 

@@ -36,9 +36,9 @@ from fgrlhf.reward_utils import (
 )
 from fgrlhf.rewards.kind import Reads, RewardKind, RuleReward, SegmentKind, Sha256, Value
 from fgrlhf.scorers.base import OnDevice, RewardContext
-from fgrlhf.scorers.kinds import AnyTextScorer, JudgeScorer
+from fgrlhf.scorers.kinds import FORM_HELP, AnyTextScorer, JudgeScorer
 from fgrlhf.scorers.service import RemoteSettings, VariableName
-from fgrlhf.text_types import Prompt, SegmentScore, SegmentValue
+from fgrlhf.text_types import ConversationForm, Prompt, SegmentScore, SegmentValue
 from fgrlhf.words import word_spans
 
 if TYPE_CHECKING:
@@ -91,8 +91,6 @@ class EnsembleConfig(StrictModel):
 class RewardModelKind(OnDevice, RewardKind):
     """A reward model. One without reward_model.json is described by the kind or by the config."""
 
-    published: ClassVar[dict[str, Any]] = {}  # what the kind says of it
-
     ckpt: FilePath = Field(description="folder of the reward model")
     ensemble: EnsembleConfig | None = Field(
         default=None, description="further reward models, whose mean is the reward"
@@ -123,6 +121,11 @@ class RewardModelKind(OnDevice, RewardKind):
         raise NotImplementedError(
             f"the reward kind {type(self).__name__} needs a method `build_member`"
         )
+
+    @property
+    def published(self) -> dict[str, Any]:
+        """What the kind says of it."""
+        return {}
 
     def facts(self) -> dict[str, Any]:
         """What the config says of it."""
@@ -252,16 +255,12 @@ class SequenceScorer(SequenceModel):
     with_context: bool | None = Field(
         default=None, description="only for a folder without reward_model.json"
     )
-    reads_chat: bool | None = Field(
-        default=None,
-        description="of another program's decoder-only model: by its chat template, if it has one",
-    )
-    ends_with_eos: bool | None = Field(
-        default=None, description="likewise, without a template: an end token follows"
+    reads: ConversationForm | None = Field(
+        default=None, description=f"of another program's decoder-only model: {FORM_HELP}"
     )
 
     def facts(self) -> dict[str, Any]:
-        return super().facts() | given(self, "with_context", "reads_chat", "ends_with_eos")
+        return super().facts() | given(self, "with_context", "reads")
 
 
 class Score(DividesText):

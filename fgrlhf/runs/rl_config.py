@@ -239,9 +239,9 @@ class RLTrainConfig(PolicyTrainConfig):
     max_grad_norm: Positive | None = Field(
         default=0.5, description="bound of the norm of the gradient; null: not clipped"
     )
-    dropout: bool = Field(default=False, description="use dropout in rollouts and updates")
-    dropout_in_rollouts: bool | None = Field(
-        default=None, description="null: as `dropout`; false with dropout=true is as published (D4)"
+    dropout: Literal[False, True, "updates"] = Field(  # pyright: ignore[reportIncompatibleVariableOverride]
+        default=False,
+        description="true: use dropout in rollouts and updates; updates: as published (D4)",
     )
     shuffle: bool = Field(default=True, description="false: as published (D6)")
     average_microbatches: bool = Field(
@@ -354,7 +354,7 @@ class RLConfig(RunConfig):
             do_sample=generation.do_sample,
             num_beams=generation.num_beams,
             shares_trunk=self.model.value_model.policy_value_sharing,
-            dropout=self.train.dropout,
+            dropout=bool(self.train.dropout),
         )
 
     def _reward_mistakes(self) -> list[str]:
@@ -486,7 +486,7 @@ class RLConfig(RunConfig):
         if self.dropout_in_rollouts:
             mistakes.append(
                 "train.dropout is true, but the server of `sampler` has no dropout: set"
-                " train.dropout_in_rollouts=false, or set sampler.kind=local"
+                " train.dropout=updates, or set sampler.kind=local"
             )
         if "training_policy" in own_hooks(algorithm_class(self.algorithm)):
             mistakes.append(
@@ -589,5 +589,4 @@ class RLConfig(RunConfig):
 
     @property
     def dropout_in_rollouts(self) -> bool:
-        setting = self.train.dropout_in_rollouts
-        return self.train.dropout if setting is None else setting
+        return self.train.dropout is True  # "updates" is only of those

@@ -50,18 +50,14 @@ class LabelScorer:
         Raises:
           UserError: settings of this reading are given for another classifier.
         """
-        given = {
-            "reads_chat": self.config.reads_chat,
-            "ends_with_eos": self.config.ends_with_eos,
-        }
         is_decoder = shape_of_config(self.model.config) == "causal"
         with_prompt = self.config.with_prompt
         if with_prompt is None:
             with_prompt = is_decoder and bool(self.tokenizer.chat_template)
         if is_decoder and with_prompt:
             name = shorten(self.config.ckpt)
-            return ConversationReader(name, self.tokenizer, self.max_length, **given)
-        refuse_reading(self.config.ckpt, given)
+            return ConversationReader(name, self.tokenizer, self.max_length, self.config.reads)
+        refuse_reading(self.config.ckpt, self.config.reads)
         return None
 
     @classmethod

@@ -17,6 +17,12 @@ from fgrlhf.configs.user_class import ClassPath, make_object
 from fgrlhf.reward_utils import Level
 from fgrlhf.scorers.base import OnDevice, RewardContext, TextScorer, TextScorerKind
 from fgrlhf.scorers.service import Address, RemoteSettings, VariableName
+from fgrlhf.text_types import ConversationForm
+
+FORM_HELP = (
+    "chat: by its chat template; text_eos: prompt, response and end token; text: without the end"
+    " token; null: chat if it has a template, else text_eos"
+)
 
 
 class ClassifierScorer(OnDevice, TextScorerKind):
@@ -44,13 +50,8 @@ class ClassifierScorer(OnDevice, TextScorerKind):
             " template"
         ),
     )
-    reads_chat: bool | None = Field(
-        default=None,
-        description="of a decoder-only model: by its chat template; null: if it has one",
-    )
-    ends_with_eos: bool | None = Field(
-        default=None,
-        description="likewise, without a template: an end token follows; null: if it has one",
+    reads: ConversationForm | None = Field(
+        default=None, description=f"of a decoder-only model that reads both: {FORM_HELP}"
     )
     batch_size: Count = Field(default=32, description="texts per forward pass")
     over: str | None = Field(

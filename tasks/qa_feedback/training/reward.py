@@ -8,7 +8,7 @@
 The published YAML files have no `kind`; `REWARD_KINDS` gives the kind of a reward's name.
 """
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -22,9 +22,12 @@ from fgrlhf.text_types import SegmentValue
 
 
 class _OneLevelReward(SegmentClassifierReward):
-    """A segment classifier that must judge segments of `level`."""
+    """A segment classifier that must judge segments of one level.
 
-    level: str
+    `published` has the facts of its reward model that the published checkpoints do not store.
+    """
+
+    published: ClassVar[dict[str, Any]]
 
     def __init__(
         self,
@@ -33,9 +36,10 @@ class _OneLevelReward(SegmentClassifierReward):
         negative_reward: float,
         value: SegmentValue = "hard",
     ):
-        if scorer.spec.level != self.level:
+        level = self.published["level"]
+        if scorer.spec.level != level:
             raise UserError(
-                f"{type(self).__name__} judges each {self.level}, but its reward model was trained"
+                f"{type(self).__name__} judges each {level}, but its reward model was trained"
                 f" on the level `{scorer.spec.level}`: check `ckpt`"
             )
         super().__init__(scorer, {"ok": positive_reward, "error": negative_reward}, value)
@@ -44,13 +48,13 @@ class _OneLevelReward(SegmentClassifierReward):
 class SubSentenceVerbosityReward(_OneLevelReward):
     """R1: is each sub-sentence relevant, not repeated, coherent?"""
 
-    level = "subsentence"
+    published = {"level": "subsentence", "error_label": "NF-ERR", "with_context": False}
 
 
 class FactualityReward(_OneLevelReward):
     """R2: is each sentence supported by the passages?"""
 
-    level = "sentence"
+    published = {"level": "sentence", "error_label": "F-ERR", "with_context": True}
 
 
 class PreferenceReward(SequenceScorerReward):
@@ -63,13 +67,21 @@ FineGrainedReward = CombinedReward
 BaselineReward = CombinedReward
 
 
-class _SegmentKind(SegmentModel):
-    """Keys of the published segment rewards, whose checkpoints do not store their facts."""
+class OneErrorModel(SegmentModel):
+    """R1 and R2: a value for segments with the one error, and one for those without."""
 
-    reward: ClassVar[type[_OneLevelReward]]
-
+    kind: Literal["relevance", "factuality"]
     positive_reward: Amount = Field(description="of a segment without the error")
     negative_reward: Amount = Field(description="of a segment with the error")
+
+    @property
+    def reward(self) -> type[_OneLevelReward]:
+        """The reward that it builds."""
+        return SubSentenceVerbosityReward if self.kind == "relevance" else FactualityReward
+
+    @property
+    def published(self) -> dict[str, Any]:
+        return self.reward.published
 
     @model_validator(mode="after")
     def _some_value(self):
@@ -87,27 +99,20 @@ class _SegmentKind(SegmentModel):
         )
 
 
-class Relevance(_SegmentKind):
-    kind: Literal["relevance"] = "relevance"
-    reward = SubSentenceVerbosityReward
-    published = {"level": "subsentence", "error_label": "NF-ERR", "with_context": False}
-
-
-class Factuality(_SegmentKind):
-    kind: Literal["factuality"] = "factuality"
-    reward = FactualityReward
-    published = {"level": "sentence", "error_label": "F-ERR", "with_context": True}
-
-
 class Preference(SequenceModel):
+    """R3, or the holistic preference."""
+
     kind: Literal["preference"] = "preference"
     reward = PreferenceReward
-    published = {"with_context": True}
+
+    @property
+    def published(self) -> dict[str, Any]:
+        return {"with_context": True}
 
 
 KINDS: dict[str, type[RewardKind]] = {
-    "relevance": Relevance,
-    "factuality": Factuality,
+    "relevance": OneErrorModel,
+    "factuality": OneErrorModel,
     "preference": Preference,
 }
 
