@@ -11,16 +11,16 @@ includes; `†`, further outside than two standard errors.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, PositiveInt
 from scipy.special import betainc, ndtri
 from scipy.stats import binom
 
 from fgrlhf.auc import auc_interval
-from fgrlhf.base.program import run_main
-from fgrlhf.cli.command_line import settings_from
+from fgrlhf.cli.command_line import run_program
 from fgrlhf.configs.strict import StrictModel
 from fgrlhf.data.agreement.alpha import alpha
 from fgrlhf.paired_stats import paired_interval
@@ -50,8 +50,27 @@ Passages = Callable[[np.random.Generator, int], np.ndarray]  # the passage of ea
 class CoverageSettings(StrictModel):
     """The size of the simulation."""
 
-    runs: int = Field(default=2000, ge=1, description="simulated evaluations of each cell")
+    runs: PositiveInt = Field(default=2000, description="simulated evaluations of each cell")
     seed: int = Field(default=0, ge=0, description="of the random numbers")
+
+
+class Covered:
+    """How many intervals there were, and how many of them had the truth, by what they are of."""
+
+    def __init__(self):
+        self.intervals: Counter[str] = Counter()
+        self.hits: Counter[str] = Counter()
+
+    def check(self, what: str, figure: object, truth: float) -> None:
+        """Count a figure, if it is an interval with bounds."""
+        if isinstance(figure, Interval) and figure.has_bounds:
+            self.intervals[what] += 1
+            self.hits[what] += figure.low <= truth <= figure.high
+
+    def shares(self, names: Iterable[str] | None = None) -> dict[str, float]:
+        """The share of intervals that had the truth; 0 without intervals."""
+        names = self.intervals if names is None else names
+        return {what: self.hits[what] / max(self.intervals[what], 1) for what in names}
 
 
 def _rates(rng: np.random.Generator, p: float, prompts: int) -> np.ndarray:
@@ -251,9 +270,10 @@ SETTINGS: dict[str, tuple[Sample, float]] = {
 
 def coverage(sample: Sample, truth: float, prompts: int, runs: int, seed: int) -> float:
     """The share of intervals that contain the truth; NaN if most evaluations have none."""
-    intervals = [sample(np.random.default_rng([seed, run]), prompts) for run in range(runs)]
-    covered = [one.low <= truth <= one.high for one in intervals if one.has_bounds]
-    return sum(covered) / len(covered) if 2 * len(covered) > runs else math.nan
+    covered = Covered()
+    for run in range(runs):
+        covered.check("", sample(np.random.default_rng([seed, run]), prompts), truth)
+    return covered.shares([""])[""] if 2 * covered.intervals[""] > runs else math.nan
 
 
 def share_coverage(p: float, prompts: int) -> float:
@@ -297,48 +317,43 @@ def _cell(covered: float, runs: int) -> str:
         return "none"
     error = math.sqrt(covered * (1 - covered) / runs)
     is_outside = not ALLOWED[0] - 2 * error <= covered <= ALLOWED[1] + 2 * error
-    return _rounded(covered) + "†" * is_outside
+    return rounded(covered) + "†" * is_outside
 
 
-def _rounded(covered: float) -> str:
+def rounded(covered: float) -> str:
+    """A share as `.953`."""
     return f"{covered:.3f}".removeprefix("0")
 
 
 def exact_rows() -> dict[str, list[str]]:
     """The cells of shares of prompts, which need no simulation."""
-    rows = {"share, mean of 0 to 1": [_rounded(mean_share_coverage(n)) for n in PROMPTS]}
+    rows = {"share, mean of 0 to 1": [rounded(mean_share_coverage(n)) for n in PROMPTS]}
     for p in SHARES:
         marks = ["" if can_be_covered(p, prompts) else "*" for prompts in PROMPTS]
-        cells = [_rounded(share_coverage(p, prompts)) for prompts in PROMPTS]
+        cells = [rounded(share_coverage(p, prompts)) for prompts in PROMPTS]
         rows[f"share {p}"] = [cell + mark for cell, mark in zip(cells, marks, strict=True)]
     return rows
 
 
-def table(settings: CoverageSettings) -> str:
-    """All cells as Markdown."""
-    rows = exact_rows()
+def table(settings: CoverageSettings) -> Iterator[str]:
+    """All cells as Markdown, row by row."""
+    yield f"| | {' | '.join(f'{prompts} prompts' for prompts in PROMPTS)} |"
+    yield f"|---|{'---|' * len(PROMPTS)}"
+    for name, cells in exact_rows().items():
+        yield f"| {name} | {' | '.join(cells)} |"
     for name, (sample, truth) in SETTINGS.items():
-        simulated = [
-            coverage(sample, truth, prompts, settings.runs, settings.seed) for prompts in PROMPTS
-        ]
-        rows[name] = [_cell(covered, settings.runs) for covered in simulated]
-    lines = [
-        f"| | {' | '.join(f'{prompts} prompts' for prompts in PROMPTS)} |",
-        f"|---|{'---|' * len(PROMPTS)}",
-    ]
-    lines += [f"| {name} | {' | '.join(cells)} |" for name, cells in rows.items()]
-    return "\n".join(lines)
+        cells = []
+        for prompts in PROMPTS:
+            covered = coverage(sample, truth, prompts, settings.runs, settings.seed)
+            cells.append(_cell(covered, settings.runs))
+        yield f"| {name} | {' | '.join(cells)} |"
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    print(
-        table(
-            settings_from(
-                CoverageSettings, argv, "usage: python -m benchmarks.coverage [key=value]"
-            )
-        )
-    )
+def show(lines: Iterable[str]) -> None:
+    """Print the lines of a table, each as soon as it is known."""
+    for line in lines:
+        print(line, flush=True)
 
 
 if __name__ == "__main__":
-    run_main(main)
+    run_program(lambda settings: show(table(settings)), CoverageSettings)

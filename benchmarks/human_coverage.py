@@ -20,9 +20,8 @@ from math import tanh
 
 from pydantic import Field, PositiveInt
 
+from benchmarks.coverage import CoverageSettings, Covered, rounded, show
 from fgrlhf.cli.command_line import run_program
-from fgrlhf.configs.strict import StrictModel
-from fgrlhf.stats import Interval
 from interface_html.blind import blind_items
 from interface_html.format import Item
 from interface_html.human_eval import unblinded
@@ -169,14 +168,7 @@ def coverage(
     population: Population, questions: int, annotators: int, noise: float, runs: int, seed: int
 ) -> dict[str, float]:
     """The share of intervals that contain the truth, by what they are of."""
-    hits: Counter[str] = Counter()
-    printed: Counter[str] = Counter()
-
-    def check(what: str, figure: object, truth: float) -> None:
-        if isinstance(figure, Interval) and figure.has_bounds:
-            printed[what] += 1
-            hits[what] += figure.low <= truth <= figure.high
-
+    covered = Covered()
     shares = population.expected_shares(noise)
     for run in range(runs):
         marked, differences, compared = human_tables(
@@ -184,24 +176,21 @@ def coverage(
         ).values()
         for policy, row in marked.items():
             for kind in (ANY, "Irrelevant", "Wrong-Grounding"):
-                check(kind, row[kind], shares[policy][kind])
+                covered.check(kind, row[kind], shares[policy][kind])
         for pair, row in differences.items():
             a, b = pair.split(" - ")
-            check("difference", row[ANY], shares[a][ANY] - shares[b][ANY])
+            covered.check("difference", row[ANY], shares[a][ANY] - shares[b][ANY])
         for pair, (win, tie) in population.outcomes.items():
-            check("win", compared[pair]["win"], win)
-            check("tie", compared[pair]["tie"], tie)
-            check("lose", compared[pair]["lose"], 1 - win - tie)
-            check("win rate", compared[pair]["win rate"], win + tie / 2)
-    return {what: hits[what] / count for what, count in printed.items()}
+            covered.check("win", compared[pair]["win"], win)
+            covered.check("tie", compared[pair]["tie"], tie)
+            covered.check("lose", compared[pair]["lose"], 1 - win - tie)
+            covered.check("win rate", compared[pair]["win rate"], win + tie / 2)
+    return covered.shares()
 
 
-class HumanCoverageSettings(StrictModel):
-    """The size of the simulation."""
-
+class HumanCoverageSettings(CoverageSettings):
     runs: PositiveInt = Field(default=200, description="simulated evaluations of each row")
     questions: PositiveInt = Field(default=3000, description="of the population")
-    seed: int = Field(default=0, ge=0, description="of the random numbers")
 
 
 def table(settings: HumanCoverageSettings) -> Iterator[str]:
@@ -212,15 +201,9 @@ def table(settings: HumanCoverageSettings) -> Iterator[str]:
         if place == 0:
             yield f"| prompts | annotators | noise | {' | '.join(shares)} |"
             yield f"|{'---|' * (3 + len(shares))}"
-        cells = " | ".join(f"{share:.3f}".removeprefix("0") for share in shares.values())
+        cells = " | ".join(map(rounded, shares.values()))
         yield f"| {PROMPTS} | {annotators} | {noise:g} | {cells} |"
 
 
-def show(settings: HumanCoverageSettings) -> None:
-    """Print the table, each row as soon as it is known."""
-    for line in table(settings):
-        print(line, flush=True)
-
-
 if __name__ == "__main__":
-    run_program(show, HumanCoverageSettings)
+    run_program(lambda settings: show(table(settings)), HumanCoverageSettings)

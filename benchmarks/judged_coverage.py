@@ -7,7 +7,6 @@ whatever it is; otherwise it is wrong with probability `error`. Prompts differ i
 is better, and the lengths of the responses matter or not. The truth follows from these numbers.
 """
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -16,8 +15,8 @@ from pydantic import Field, PositiveInt
 from scipy.integrate import quad
 from scipy.special import ndtr
 
+from benchmarks.coverage import CoverageSettings, Covered, rounded, show
 from fgrlhf.cli.command_line import run_program
-from fgrlhf.configs.strict import StrictModel
 from fgrlhf.win_rates import JudgedPair, order_figures, outcome_figures, position_bias
 
 STRENGTH, SPREAD = 0.3, 0.8  # of a's advantage over prompts, where that of a response has 1
@@ -96,27 +95,19 @@ def coverage(
     """The share of intervals that contain the truth, and of runs that name the position bias."""
     rng = np.random.default_rng([seed, prompts, samples])
     truth = judge.truth()
-    hits: Counter[str] = Counter()
-    printed: Counter[str] = Counter()
+    covered, named = Covered(), 0
     for _ in range(runs):
         pairs = judge.pairs(rng, prompts, samples)
         figures = outcome_figures(pairs)
         for name in NAMES:
-            interval = figures[name]
-            if not isinstance(interval, str) and interval.has_bounds:
-                printed[name] += 1
-                hits[name] += interval.low <= truth[name] <= interval.high
+            covered.check(name, figures[name], truth[name])
         found = position_bias(order_figures(pairs)["first_preferred"])
-        hits["bias named"] += found == "the judge prefers the response shown first"
-    shares = {name: hits[name] / max(printed[name], 1) for name in NAMES}
-    return {**shares, "bias named": hits["bias named"] / runs}
+        named += found == "the judge prefers the response shown first"
+    return {**covered.shares(NAMES), "bias named": named / runs}
 
 
-class JudgedCoverageSettings(StrictModel):
-    """The size of the simulation."""
-
+class JudgedCoverageSettings(CoverageSettings):
     runs: PositiveInt = Field(default=1000, description="simulated evaluations of each row")
-    seed: int = Field(default=0, ge=0, description="of the random numbers")
 
 
 def table(settings: JudgedCoverageSettings) -> Iterator[str]:
@@ -126,16 +117,10 @@ def table(settings: JudgedCoverageSettings) -> Iterator[str]:
     for prompts, samples in ((20, 1), (50, 1), (50, 4), (200, 1)):
         for judge in (SimulatedJudge(0.1, 0.0), SimulatedJudge(0.2, 0.3)):
             shares = coverage(judge, prompts, samples, settings.runs, settings.seed)
-            cells = " | ".join(f"{share:.3f}".removeprefix("0") for share in shares.values())
+            cells = " | ".join(map(rounded, shares.values()))
             place = f"{prompts} x {samples} | {judge.error:g} | {judge.bias:g}"
             yield f"| {place} | {cells} |"
 
 
-def show(settings: JudgedCoverageSettings) -> None:
-    """Print the table, each row as soon as it is known."""
-    for line in table(settings):
-        print(line, flush=True)
-
-
 if __name__ == "__main__":
-    run_program(show, JudgedCoverageSettings)
+    run_program(lambda settings: show(table(settings)), JudgedCoverageSettings)
