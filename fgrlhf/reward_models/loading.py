@@ -150,7 +150,7 @@ def _tagger(
     path: str | Path,
     config: PretrainedConfig,
     prefix_fn: PrefixFn,
-    reads: Reading | None,
+    reads: Reading | ConversationForm | None,
     facts: Mapping[str, Any],
 ) -> TaggerScorer | None:
     """A token classifier that was trained without marks, or None if the folder is another model."""
@@ -166,7 +166,7 @@ def _tagger(
     refuse_reading(path, reads)
     if facts.get("level") is None:
         return None  # `_published_spec` explains it
-    reading = reading_of(path, config, reads, facts["level"])
+    reading = reading_of(path, config, cast("Reading | None", reads), facts["level"])
     if reading == "marks":
         if reads is None:
             print_once(
