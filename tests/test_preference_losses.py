@@ -291,7 +291,7 @@ def test_segments_by_hand():
 
 
 # ---- as TRL has them -----------------------------------------------------------------------------
-# The formulas of TRL 1.10 (trl/trainer/dpo_trainer.py, kto_trainer.py and
+# The formulas of TRL 1.16 (trl/trainer/dpo_trainer.py, kto_trainer.py and
 # trl/experimental/{cpo,orpo}), written for batches of [better, worse] rows of equal numbers.
 
 

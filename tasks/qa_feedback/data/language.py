@@ -304,22 +304,14 @@ def _toy_attribute(verb: str, pool: str, preposition: str) -> Attribute:
 
 _TOY_QUESTION = ("Where or by whom was {title} {all}?",)
 
+_TOY_KINDS = (
+    "film", "novel", "opera", "album", "poem", "play",
+    "ballet", "musical", "painting", "comic", "game", "essay",
+)  # fmt: skip
+
 TOY = Language(
     name="toy",
-    kinds=(
-        "film",
-        "novel",
-        "opera",
-        "album",
-        "poem",
-        "play",
-        "ballet",
-        "musical",
-        "painting",
-        "comic",
-        "game",
-        "essay",
-    ),
+    kinds=_TOY_KINDS,
     pools={
         "persons": Pool(_TOY_PERSONS, "[A-Z][a-z]+"),
         "places": Pool(_TOY_PLACES, "[A-Z][a-z]+"),
@@ -467,22 +459,14 @@ _NOUNS = (
 _PERSON = "[A-Z][A-Za-z'-]* [A-Z][A-Za-z'-]*"
 _PLACE = "[A-Z][A-Za-z'-]*(?: [A-Z][A-Za-z'-]*)?"
 
+_ENGLISH_KINDS = (
+    "film", "novel", "opera", "play", "ballet", "musical",
+    "comic", "poem", "cartoon", "documentary", "sitcom", "pantomime",
+)  # fmt: skip
+
 ENGLISH = Language(
     name="english",
-    kinds=(
-        "film",
-        "novel",
-        "opera",
-        "play",
-        "ballet",
-        "musical",
-        "comic",
-        "poem",
-        "cartoon",
-        "documentary",
-        "sitcom",
-        "pantomime",
-    ),
+    kinds=_ENGLISH_KINDS,
     pools={"persons": Pool(_PERSONS, _PERSON), "places": Pool(_PLACES, _PLACE)},
     attributes={
         "written": Attribute(
