@@ -5,6 +5,7 @@ import hashlib
 import json
 import math
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,22 @@ def sync(path: str | Path) -> None:
             raise
     finally:
         os.close(descriptor)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, a link, or a folder with all that is in it."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def is_same_file(path: str | Path, other: str | Path) -> bool:
+    """Whether two names are of one file or folder that exists."""
+    try:
+        return os.path.samefile(path, other)
+    except (OSError, ValueError):  # one does not exist, has a NUL, or is the name of a model
+        return False
 
 
 def give_weights_usual_access(folder: str | Path, access_of: str | Path | None = None) -> None:

@@ -25,7 +25,14 @@ from pathlib import Path
 from typing import Any, cast
 
 from fgrlhf.base.errors import UserError, shorten
-from fgrlhf.base.files import BYTE_ORDER_MARK, parse_json, read_text, write_json, write_jsonl
+from fgrlhf.base.files import (
+    BYTE_ORDER_MARK,
+    is_same_file,
+    parse_json,
+    read_text,
+    write_json,
+    write_jsonl,
+)
 from fgrlhf.base.records import type_name
 from fgrlhf.base.shared_messages import print_once
 
@@ -104,7 +111,7 @@ def check_not_input(source: str, out: str) -> None:
     or not, since it may be the only copy of what people have written.
     """
     for suffix in ("", *WRITTEN_BESIDE):
-        if not _is_same_file(source, out + suffix):
+        if not is_same_file(source, out + suffix):
             continue
         fact = f"{shorten(out)} is the input, so it cannot be the output too"
         if suffix:
@@ -119,15 +126,8 @@ def check_not_input(source: str, out: str) -> None:
 
 def check_two_outputs(out: str, other: str) -> None:
     """Raise `UserError` if two outputs of a command are one file, which need not exist yet."""
-    if os.path.realpath(out) == os.path.realpath(other) or _is_same_file(out, other):
+    if os.path.realpath(out) == os.path.realpath(other) or is_same_file(out, other):
         raise UserError(f"{shorten(other)} cannot be both outputs: name another file for one")
-
-
-def _is_same_file(name: str, other: str) -> bool:
-    try:
-        return os.path.samefile(name, other)
-    except (OSError, ValueError):  # one of them does not exist, or has a NUL in its name
-        return False
 
 
 def _is_database(name: str) -> bool:

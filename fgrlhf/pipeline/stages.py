@@ -17,7 +17,6 @@ it starts anew: its job on a cluster is cancelled if it still runs, and its outp
 """
 
 import os
-import shutil
 import signal
 import sys
 import time
@@ -28,7 +27,7 @@ from pathlib import Path
 from typing import IO
 
 from fgrlhf.base.errors import UserError
-from fgrlhf.base.files import read_json, write_json
+from fgrlhf.base.files import read_json, remove, write_json
 from fgrlhf.base.records import Record, read_record
 from fgrlhf.pipeline.fingerprint import fingerprint, imports
 from fgrlhf.pipeline.launchers import Command, Job, Launcher, LocalLauncher, interrupts_later
@@ -291,7 +290,7 @@ class Pipeline:
             self.records[stage.name] = {**record, "complete": False, "fingerprint": ""}
             self._write_state()
             for output in stage.outputs:
-                _remove(self.folder / output)
+                remove(self.folder / output)
             self._launch(stage, lane)
         elif job is not None:
             self._add(stage, lane, job, record["seconds"], "followed")
@@ -469,10 +468,3 @@ def _how_it_failed(exit_code: int) -> str:
             "was killed by signal 9 (SIGKILL), as the system does to a process when memory runs out"
         )
     return f"was ended by signal {number} ({signal.strsignal(number) or 'unknown'})"
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)

@@ -38,6 +38,7 @@ from fgrlhf.base.errors import UserError, first_problems, shorten
 from fgrlhf.base.files import (
     give_weights_usual_access,
     read_json,
+    remove,
     sha256,
     sync,
     write_json,
@@ -49,7 +50,7 @@ from fgrlhf.models.lora import names_under_adapters
 from fgrlhf.models.sharding import like, load_whole, whole
 from fgrlhf.runs.distributed import stop_together
 from fgrlhf.runs.runlog import BEST_FILE
-from fgrlhf.runs.stage import input_change, recover, remove
+from fgrlhf.runs.stage import input_change, recover
 
 CHECKPOINTS_KEPT = 2
 TEMPORARY = ".model-"  # folder in which a model is written before it is installed

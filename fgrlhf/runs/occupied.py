@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from fgrlhf.base.errors import UserError, first_problems, shorten
-from fgrlhf.base.files import read_json, sha256, write_json
+from fgrlhf.base.files import is_same_file, read_json, sha256, write_json
 from fgrlhf.configs.names import with_current_keys
 from fgrlhf.configs.strict import StrictModel
 from fgrlhf.configs.user_class import own_code
@@ -28,7 +28,7 @@ def check_not_inputs(folder: Path, inputs: Iterable[str | Path]) -> None:
     """Raise `UserError` if a run would write its policies to one of its inputs."""
     for written in (folder, *(folder / name for name in POLICIES)):
         for path in inputs:
-            if _is_same(written, path):
+            if is_same_file(written, path):
                 raise UserError(
                     f"{shorten(path)} is an input of this run, which would replace its files with"
                     f" its own. {_WAY_OUT}"
@@ -151,13 +151,6 @@ def _foreign_model(folder: Path, way_out: str) -> str:
         f"{shorten(folder)} has a model that this command did not write, and would replace."
         f" {way_out}"
     )
-
-
-def _is_same(path: str | Path, other: str | Path) -> bool:
-    try:
-        return os.path.samefile(path, other)
-    except (OSError, ValueError):  # one of them does not exist, or is the name of a model
-        return False
 
 
 def note_changed_code(task: Task, config: BaseModel, folder: Path) -> None:

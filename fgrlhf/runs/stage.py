@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fgrlhf.base.errors import UserError, first_problems, shorten
-from fgrlhf.base.files import read_json, sync, write_json
+from fgrlhf.base.files import read_json, remove, sync, write_json
 from fgrlhf.base.program import why_refused
 from fgrlhf.base.secrets import mask_secrets, mask_tree
 from fgrlhf.configs.strict import StrictModel
@@ -392,14 +392,6 @@ def begin(folder: str | Path, config: StrictModel, inputs: Iterable[str | Path])
         for path in settings_files:
             path.unlink(missing_ok=True)
     write_json(folder / "inputs.json", digests(inputs))
-
-
-def remove(path: Path) -> None:
-    """Remove a file, a link, or a folder with all that is in it."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def finish(folder: str | Path, result: dict) -> None:
