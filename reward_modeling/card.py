@@ -9,6 +9,7 @@ from fgrlhf.models.provenance import code, value_text
 from fgrlhf.reward_models.spec import RewardModelSpec
 from reward_modeling.baselines import NAMES, Baselines, verdict
 from reward_modeling.config import RMConfig
+from reward_modeling.error_groups import Errors, title
 from reward_modeling.judged import FEW_PROMPTS, Evaluations, Predictions
 
 # figures on the card, if they were measured: key -> name
@@ -24,12 +25,14 @@ SHOWN = {
 LABEL_F1 = "label_f1/"
 
 
-def choice_of(evaluations: Evaluations) -> dict[str, Any]:
+def choice_of(judged: Predictions, evaluations: Evaluations) -> dict[str, Any]:
     """How the checkpoint was chosen: the number of evaluations, and the optimism of its accuracy.
 
-    The optimism is None if it cannot be estimated.
+    `accuracy` is the accuracy without the optimism. Both are None if it cannot be estimated.
     """
-    return {"evaluations": len(evaluations.right), "optimism": evaluations.optimism()}
+    optimism = evaluations.optimism()
+    accuracy = None if optimism is None else float(judged.right.mean()) - optimism
+    return {"evaluations": len(evaluations.right), "optimism": optimism, "accuracy": accuracy}
 
 
 def notes_of(judged: Predictions, choice: Mapping[str, Any]) -> list[str]:
@@ -43,7 +46,8 @@ def notes_of(judged: Predictions, choice: Mapping[str, Any]) -> list[str]:
         )
         if choice["optimism"] is not None:
             text += (
-                f": by about {choice['optimism']:.3f} of accuracy, estimated from halves of them"
+                f": by about {choice['optimism']:.3f} of accuracy, estimated from halves of them."
+                f" Corrected, the accuracy is {choice['accuracy']:.3f}"
             )
         notes.append(f"{text}. The intervals do not cover that; the baselines are not chosen")
     if prompts < FEW_PROMPTS:
@@ -67,7 +71,12 @@ def figure_low(judged: Predictions) -> float | None:
 
 
 def model_card(
-    config: RMConfig, spec: RewardModelSpec, judged: Predictions, baselines: Baselines, command: str
+    config: RMConfig,
+    spec: RewardModelSpec,
+    judged: Predictions,
+    baselines: Baselines,
+    errors: Errors,
+    command: str,
 ) -> str:
     """The text of README.md.
 
@@ -114,7 +123,8 @@ def model_card(
         lines.append(f"| {NAMES[name]} | {numbers['accuracy']:.3f} | {gain} |")
     lines += ["", verdict(judged, baselines) + ".", ""]
     lines += [f"- {_sentence(note)}" for note in metrics["notes"]]
-    return "\n".join([*lines, *_calibration(spec), *_use(config, spec, command)])
+    parts = [*_errors(errors), *_calibration(spec), *_use(config, spec, command)]
+    return "\n".join([*lines, *parts])
 
 
 def _figure_rows(intervals: Mapping[str, Mapping], reasons: Mapping[str, str]) -> list[str]:
@@ -130,6 +140,17 @@ def _figure_rows(intervals: Mapping[str, Mapping], reasons: Mapping[str, str]) -
         text = value_text(intervals[name]) + reason if name in intervals else reasons[name]
         rows.append(f"| {shown} | {text} |")
     return rows
+
+
+def _errors(errors: Errors) -> list[str]:
+    """The accuracy of groups of dev cases."""
+    lines = ["", "## Where it is right", "", "| group | cases | accuracy |", "|---|---:|---|"]
+    for key, groups in errors.groups.items():
+        for group in groups:
+            accuracy = value_text(group.accuracy.as_dict())
+            lines.append(f"| {title(key)}: {code(group.name)} | {group.cases} | {accuracy} |")
+    note = "`errors.json` has the same, and the mistakes in which the model was most confident."
+    return [*lines, "", note]
 
 
 def _calibration(spec: RewardModelSpec) -> list[str]:

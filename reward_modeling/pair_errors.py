@@ -1,36 +1,25 @@
-"""What a trained pair model gets wrong: `errors.json` in its folder.
+"""What a trained pair model gets wrong.
 
 People prefer long answers, and a reward model may learn nothing but that. So the dev pairs are
-grouped by the lengths of their responses, and the accuracy of each group is reported. The file also
-lists the mistakes in which the model was most confident, to be read.
+grouped by the lengths of their responses. The mistakes in which the model was most confident are
+listed, to be read.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
-
-import numpy as np
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from fgrlhf.data.comparisons import Comparison
 from fgrlhf.words import count_words
+from reward_modeling.error_groups import MOST_MISTAKES, Credit, Errors, groups_of
 
-MOST_MISTAKES = 20
 # two responses are similarly long if the longer one has at most this many times the words
 SIMILAR = 1.2
-
-
-@dataclass(frozen=True)
-class Group:
-    """The dev cases of a group: pairs, or segments.
-
-    Attributes:
-      accuracy: share of the right ones: of pairs, those whose better response has the higher score;
-        equal scores count one half.
-    """
-
-    name: str
-    cases: int
-    accuracy: float
+# what `compare_lengths` says -> group
+LENGTHS = {
+    "longer": "better one longer",
+    "similarly long": "similarly long",
+    "shorter": "better one shorter",
+}
 
 
 @dataclass(frozen=True)
@@ -48,44 +37,27 @@ class Mistake:
     margin: float
 
 
-@dataclass(frozen=True)
-class PairErrors:
-    """Accuracy by group, and the most confident mistakes, those with the largest margin first."""
-
-    by_length: tuple[Group, ...]
-    by_turns: tuple[Group, ...]
-    mistakes: tuple[Mistake, ...]
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    def describe(self) -> str:
-        """A line for the user."""
-        groups = [
-            f"{group.accuracy:.3f} if it is {group.name} (n={group.cases})"
-            for group in self.by_length
-        ]
-        return "accuracy by the length of the better response: " + ", ".join(groups)
-
-
-def pair_errors(rows: Sequence[Comparison], margins: Sequence[Sequence[float]]) -> PairErrors:
+def pair_errors(
+    rows: Sequence[Comparison], prompts: Sequence[int], margins: Sequence[Sequence[float]]
+) -> Errors:
     """Analyse the margins of dev pairs.
 
     Args:
       rows: the comparisons, each with at least one pair.
+      prompts: the number of each row's prompt.
       margins: for each row and each of its pairs, the score of the better response minus that of
         the worse one.
     """
-    by_length: dict[str, list[float]] = {"longer": [], "similarly long": [], "shorter": []}
-    by_turns: dict[int, list[float]] = {}
+    by_length: dict[str, list[Credit]] = {name: [] for name in LENGTHS.values()}
+    by_turns: dict[int, list[Credit]] = {}
     mistakes = []
-    for row, row_margins in zip(rows, margins, strict=True):
+    for row, prompt, row_margins in zip(rows, prompts, margins, strict=True):
         turns = max(1, sum(role == "user" for role, _ in row.prompt.messages))
         for (better, worse), margin in zip(row.pairs, row_margins, strict=True):
             better_text = row.answers[better].text
             worse_text = row.answers[worse].text
-            credit = 0.5 if margin == 0 else float(margin > 0)
-            by_length[compare_lengths(better_text, worse_text)].append(credit)
+            credit = (0.5 if margin == 0 else float(margin > 0), prompt)
+            by_length[LENGTHS[compare_lengths(better_text, worse_text)]].append(credit)
             by_turns.setdefault(turns, []).append(credit)
             if margin < 0:
                 mistakes.append(
@@ -93,7 +65,8 @@ def pair_errors(rows: Sequence[Comparison], margins: Sequence[Sequence[float]]) 
                 )
     mistakes.sort(key=lambda mistake: -mistake.margin)
     turn_groups = {turns_name(turns): by_turns[turns] for turns in sorted(by_turns)}
-    return PairErrors(groups(by_length), groups(turn_groups), tuple(mistakes[:MOST_MISTAKES]))
+    groups = {"by_length": groups_of(by_length), "by_turns": groups_of(turn_groups)}
+    return Errors(groups, tuple(mistakes[:MOST_MISTAKES]))
 
 
 def compare_lengths(text: str, other: str) -> str:
@@ -107,12 +80,3 @@ def compare_lengths(text: str, other: str) -> str:
 
 def turns_name(turns: int) -> str:
     return "1 turn of the user" if turns == 1 else f"{turns} turns of the user"
-
-
-def groups(credits: Mapping[str, Sequence[float]]) -> tuple[Group, ...]:
-    """The groups that have cases, from the credit of each case by group."""
-    return tuple(
-        Group(name, len(values), float(np.mean(values)))
-        for name, values in credits.items()
-        if values
-    )

@@ -5,7 +5,7 @@
 Data: JSON lines {id, text, feedback_tags}, see reward_modeling/data.py. The loss is cross-entropy
 of the labels over the judged segments. The best checkpoint has the highest dev accuracy in
 detecting errors. Writes the model, `reward_model.json` (all that is needed to use it),
-`metrics.json` (dev metrics, calibration) and `errors.json` (segment_errors.py) to
+`metrics.json` (dev metrics, calibration) and `errors.json` (error_groups.py) to
 `logging.save_dir`. An interrupted run continues from its last complete checkpoint; a finished one
 is reused.
 """
@@ -47,12 +47,13 @@ from reward_modeling.baselines import Baselines, segment_baselines
 from reward_modeling.calibration import calibrate, error_probabilities
 from reward_modeling.config import RMConfig, RMDataConfig
 from reward_modeling.data import SegmentCollator, SegmentRow, label_positions, read_segment_rows
+from reward_modeling.error_groups import Errors
 from reward_modeling.judged import LabelledText, Predictions, detection, prompts_of
 from reward_modeling.linear_start import start_with_segments
 from reward_modeling.metrics import precision_recall_f1, span_errors
 from reward_modeling.network import load_network, reads_line_breaks
 from reward_modeling.precompute import precompute
-from reward_modeling.segment_errors import SegmentErrors, segment_errors
+from reward_modeling.segment_errors import segment_errors
 from reward_modeling.training import RewardTrainer, place, start
 
 # an input, and a label for each of its tokens
@@ -251,10 +252,12 @@ class SegmentDev:
             figures |= _label_figures(self.names, logits_BTC, labels_BT, judged.prompts_N)
         return figures
 
-    def find_errors(self, logits_BTC: np.ndarray, labels_BT: np.ndarray) -> SegmentErrors:
+    def find_errors(self, logits_BTC: np.ndarray, labels_BT: np.ndarray) -> Errors:
         logits_NC, labels_N = judged_segments(logits_BTC, labels_BT)
         names = [self.names[int(label)] for label in labels_N]
-        return segment_errors(self.texts, names, error_probabilities(logits_NC))
+        return segment_errors(
+            self.texts, self.prompts.tolist(), names, error_probabilities(logits_NC)
+        )
 
     def calibration(self, logits_BTC: np.ndarray, labels_BT: np.ndarray) -> dict[str, Any]:
         logits_NC, labels_N = judged_segments(logits_BTC, labels_BT)

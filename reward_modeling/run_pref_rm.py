@@ -49,11 +49,12 @@ from reward_modeling.baselines import Baselines, pair_baselines
 from reward_modeling.calibration import calibration, expected_calibration_error
 from reward_modeling.config import RMConfig, RMDataConfig, RMTrainConfig
 from reward_modeling.data import Pair, PairCollator, first_position_share, read_pair_rows
+from reward_modeling.error_groups import Errors
 from reward_modeling.judged import Predictions, prompts_of
 from reward_modeling.linear_start import start_with_pairs
 from reward_modeling.metrics import pair_accuracy
 from reward_modeling.network import load_network, reads_line_breaks
-from reward_modeling.pair_errors import PairErrors, pair_errors
+from reward_modeling.pair_errors import pair_errors
 from reward_modeling.precompute import precompute
 from reward_modeling.training import RewardTrainer, place, start
 
@@ -236,8 +237,9 @@ class PairDev:
         curve = pair_calibration(margins_QN, labels_QN)
         return {"calibration": curve, "ece": expected_calibration_error(curve)}
 
-    def find_errors(self, margins_QN: np.ndarray, labels_QN: np.ndarray) -> PairErrors:
-        return pair_errors(self.comparisons, margins_of_better(margins_QN, labels_QN))
+    def find_errors(self, margins_QN: np.ndarray, labels_QN: np.ndarray) -> Errors:
+        margins = margins_of_better(margins_QN, labels_QN)
+        return pair_errors(self.comparisons, self.prompts.tolist(), margins)
 
 
 def pair_calibration(margins_QN: np.ndarray, labels_QN: np.ndarray) -> list[dict[str, float]]:

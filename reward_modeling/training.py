@@ -30,9 +30,8 @@ from fgrlhf.utils import IGNORED
 from reward_modeling.baselines import Baselines, against, comparison
 from reward_modeling.card import SHOWN, choice_of, model_card, notes_of
 from reward_modeling.config import RMConfig
+from reward_modeling.error_groups import Errors
 from reward_modeling.judged import Evaluations, Predictions, split_figures
-from reward_modeling.pair_errors import PairErrors
-from reward_modeling.segment_errors import SegmentErrors
 
 SPEC_FACTS = ("temperature", "error_threshold")  # of the calibration
 
@@ -59,9 +58,7 @@ class DevRows(Protocol):
 
     def calibration(self, predictions: np.ndarray, labels: np.ndarray, /) -> dict[str, Any]: ...
 
-    def find_errors(
-        self, predictions: np.ndarray, labels: np.ndarray, /
-    ) -> PairErrors | SegmentErrors: ...
+    def find_errors(self, predictions: np.ndarray, labels: np.ndarray, /) -> Errors: ...
 
 
 class RewardTrainer(SupervisedTrainer):
@@ -239,7 +236,7 @@ def run_training(
             write_json(folder / "errors.json", errors.as_dict())
             write_json(folder / "metrics.json", {**metrics, **facts, **best})
             command = read_json(folder / "run.json")["command"]  # of the run's beginning
-            card = model_card(config, spec, judged, dev.baselines, command)
+            card = model_card(config, spec, judged, dev.baselines, errors, command)
             write_text(folder / "README.md", card)
     complete(trainer, best)
     say(f"{name}: best step {best['best_step']}, dev {_shown(numbers, figures)}")
@@ -254,7 +251,7 @@ def _dev_facts(
 ) -> dict[str, Any]:
     """What belongs to the dev figures: calibration, baselines, numbers of rows, and notes."""
     dev = trainer.dev
-    choice = choice_of(trainer.evaluations)
+    choice = choice_of(judged, trainer.evaluations)
     return {
         **dev.calibration(*predicted),
         "baselines": against(judged, dev.baselines),

@@ -5,7 +5,8 @@ import pytest
 
 from fgrlhf.data.comparisons import Answer, Comparison
 from fgrlhf.text_types import Prompt
-from reward_modeling.pair_errors import MOST_MISTAKES, Group, Mistake, compare_lengths, pair_errors
+from reward_modeling.error_groups import MOST_MISTAKES, Group
+from reward_modeling.pair_errors import Mistake, compare_lengths, pair_errors
 from reward_modeling.run_pref_rm import margins_of_better
 
 DIALOG = (("user", "Hi."), ("assistant", "Hi!"), ("user", "Why?"))
@@ -16,31 +17,37 @@ def row(name: str, *answers: str, pairs=((0, 1),), messages=()) -> Comparison:
     return Comparison(prompt, tuple(Answer(answer) for answer in answers), pairs)
 
 
+def figures(groups: tuple[Group, ...]) -> list[tuple[str, int, float]]:
+    return [(group.name, group.cases, group.accuracy.mean) for group in groups]
+
+
 def test_groups_and_mistakes_by_hand():
     rows = [
         row("a", "one two three", "one"),
         row("b", "one", "one two three", "one two", pairs=((0, 1), (2, 0), (2, 1))),
         row("c", "one two", "two one", messages=DIALOG),
     ]
-    errors = pair_errors(rows, [[2.0], [-0.5, 1.0, -3.0], [0.0]])
-    assert errors.by_length == (
-        Group("longer", 2, 1.0),
-        Group("similarly long", 1, 0.5),  # equal scores
-        Group("shorter", 2, 0.0),
-    )
-    assert errors.by_turns == (
-        Group("1 turn of the user", 4, 0.5),
-        Group("2 turns of the user", 1, 0.5),
-    )
+    errors = pair_errors(rows, [0, 1, 2], [[2.0], [-0.5, 1.0, -3.0], [0.0]])
+    assert figures(errors.groups["by_length"]) == [
+        ("better one longer", 2, 1.0),
+        ("similarly long", 1, 0.5),  # equal scores
+        ("better one shorter", 2, 0.0),
+    ]
+    assert figures(errors.groups["by_turns"]) == [
+        ("1 turn of the user", 4, 0.5),
+        ("2 turns of the user", 1, 0.5),
+    ]
     assert errors.mistakes == (
         Mistake("b", "prompt b", "one two", "one two three", 3.0),
         Mistake("b", "prompt b", "one", "one two three", 0.5),
     )
     assert errors.describe() == (
-        "accuracy by the length of the better response: 1.000 if it is longer (n=2), 0.500 if it is"
-        " similarly long (n=1), 0.000 if it is shorter (n=2)"
+        "accuracy by length: better one longer 1.000 (n=2), similarly long 0.500 (n=1), better one"
+        " shorter 0.000 (n=2)"
     )
-    assert errors.as_dict()["by_length"][0] == {"name": "longer", "cases": 2, "accuracy": 1.0}
+    first = errors.as_dict()["by_length"][0]
+    accuracy = {"mean": 1.0, "low": None, "high": None}
+    assert first == {"name": "better one longer", "cases": 2, "accuracy": accuracy}
 
 
 @pytest.mark.parametrize(
@@ -59,7 +66,7 @@ def test_lengths(words, others, expected):
 
 def test_only_the_most_confident_mistakes_are_kept():
     rows = [row(str(i), "good", "bad") for i in range(MOST_MISTAKES + 5)]
-    errors = pair_errors(rows, [[-float(i + 1)] for i in range(len(rows))])
+    errors = pair_errors(rows, range(len(rows)), [[-float(i + 1)] for i in range(len(rows))])
     assert [mistake.margin for mistake in errors.mistakes[:2]] == [25.0, 24.0]
     assert len(errors.mistakes) == MOST_MISTAKES
 

@@ -28,6 +28,8 @@ from fgrlhf.report.plots import Point, Series
 from fgrlhf.report.records import Rollout, RunInfo
 from fgrlhf.report.samples import segment_table, token_table
 from fgrlhf.report.text import csv_text
+from fgrlhf.stats import Interval, too_few
+from reward_modeling.error_groups import Errors, Group
 from tasks.qa_feedback.display import DISPLAY, prompt_parts
 
 
@@ -501,6 +503,19 @@ def test_the_files_hold_all_numbers(tmp_path):
     ]
     header, first, *_ = content(log.link)
     assert dict(zip(header, first))["eval_high/gold"] == "0.7" and len(content(log.link)) == 6
+
+
+def test_the_groups_of_errors_json_are_measures_of_the_reward_model(tmp_path):
+    write_json(tmp_path / "rm" / "reward_model.json", {"metrics": {"accuracy": 0.875}})
+    accuracies = [Interval(0.9, 0.8, 0.95), too_few(0.5, 3)]
+    groups = tuple(Group("F-ERR", 40, accuracy) for accuracy in accuracies)
+    errors = Errors({"by_label": groups[:1], "by_turns": groups[1:]}, ())
+    write_json(tmp_path / "rm" / "errors.json", errors.as_dict())
+    (card,) = sections.model_cards(read_outputs(tmp_path, Display()), Display())
+    assert [(number.name, number.dev) for number in card.numbers[1:]] == [
+        ("accuracy by label, F-ERR (n=40)", "0.900 [0.800, 0.950]"),
+        ("accuracy by turns, F-ERR (n=40)", "0.500"),
+    ]
 
 
 def test_metrics_of_reward_models_keep_the_order_of_their_file(tmp_path):

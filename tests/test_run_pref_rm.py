@@ -142,14 +142,14 @@ def test_learns_what_can_be_learned(tmp_path, shape, steps, capsys):
     printed = capsys.readouterr().out
     assert f"the response listed first wins {won / decided:.1%} of the decided pairs" in printed
     errors = json.loads((folder / "errors.json").read_text())
-    counted = sum(group["cases"] * group["accuracy"] for group in errors["by_length"])
+    counted = sum(group["cases"] * group["accuracy"]["mean"] for group in errors["by_length"])
     pairs = sum(group["cases"] for group in errors["by_length"])
     assert counted / pairs == pytest.approx(result["accuracy"]) and pairs == result["pairs"]
     assert result["intervals"]["accuracy"]["mean"] == pytest.approx(result["accuracy"])
     assert result["cases"] == {"pairs": pairs} and "auc" not in result
     card = (folder / "README.md").read_text()
     assert "gives a whole response one score" in card and "kind: sequence_scorer" in card
-    assert "accuracy by the length of the better response: " in printed
+    assert "accuracy by length: similarly long " in printed
     scorer = load_reward_model(folder, text_prefix)
     scores = scorer.score(
         [row.prompt for row in rows for _ in row.answers],

@@ -18,6 +18,7 @@ from fgrlhf.report.records import (
     MetricsLine,
     RecordedInterval,
     RewardModel,
+    RewardModelErrors,
     RewardModelMetrics,
     Rollout,
     RunInfo,
@@ -324,7 +325,7 @@ def _reward_models(folder: Path, display: Display) -> dict[str, RewardModel]:
 
 
 def _reward_model(path: Path) -> RewardModel:
-    """The spec of a reward model, with additional metrics from its metrics.json."""
+    """The spec of a reward model, with additional metrics and its errors from other files."""
     model = read_record(path, RewardModel)
     metrics = model.metrics or RewardModelMetrics()
     additional = read_record(path.with_name("metrics.json"), RewardModelMetrics)
@@ -332,7 +333,9 @@ def _reward_model(path: Path) -> RewardModel:
     for name, value in additional:  # in the order of the file, unlike the set below
         if name in additional.model_fields_set:
             update[name] = value
-    return model.model_copy(update={"metrics": metrics.model_copy(update=update)})
+    errors = read_record(path.with_name("errors.json"), RewardModelErrors)
+    whole = {"metrics": metrics.model_copy(update=update), "errors": errors}
+    return model.model_copy(update=whole)
 
 
 def evaluations_by_split(folder: Path) -> dict[str, dict[str, Path]]:

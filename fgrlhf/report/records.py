@@ -113,8 +113,25 @@ class RewardModelMetrics(Record):
     notes: list[str] = []
 
 
+class ErrorGroup(Record):
+    """The accuracy of a reward model on a group of its dev cases."""
+
+    name: str
+    cases: int
+    accuracy: RecordedInterval
+
+
+class RewardModelErrors(Record):
+    """A reward model's `errors.json`."""
+
+    by_label: list[ErrorGroup] = []
+    by_length: list[ErrorGroup] = []
+    by_place: list[ErrorGroup] = []
+    by_turns: list[ErrorGroup] = []
+
+
 class RewardModel(Record):
-    """A `reward_model.json`."""
+    """A `reward_model.json`, with what is in `metrics.json` and `errors.json` beside it."""
 
     kind: str | None = None
     shape: str | None = None
@@ -125,6 +142,7 @@ class RewardModel(Record):
     mean: float | None = None
     std: float | None = None
     metrics: RewardModelMetrics | None = None
+    errors: RewardModelErrors = RewardModelErrors()
 
 
 class StageCost(Record):

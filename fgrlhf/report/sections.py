@@ -431,7 +431,7 @@ def _reasons(on_dev: RewardModelMetrics) -> dict[str, str]:
 def _model_numbers(
     model: RewardModel, on_dev: RewardModelMetrics, truth: Mapping[str, float | None]
 ) -> list[ModelNumber]:
-    """The measures that were computed on dev or against the truth; then those of the baselines."""
+    """The measures on dev or against the truth; then the baselines, and groups of dev cases."""
     measures = SEQUENCE_NUMBERS if model.kind == "sequence" else SEGMENT_NUMBERS
     numbers = []
     for name, dev_key, truth_key in measures:
@@ -441,6 +441,11 @@ def _model_numbers(
     for name, baseline in (on_dev.baselines or {}).items():
         text = f"accuracy of the {BASELINES.get(name, name)}"
         numbers.append(ModelNumber(text, _number(baseline.accuracy), _number(None)))
+    for key in type(model.errors).model_fields:
+        for group in getattr(model.errors, key):
+            text = f"accuracy {key.replace('_', ' ')}, {group.name} (n={group.cases})"
+            accuracy = _with_bounds(group.accuracy.mean, group.accuracy)
+            numbers.append(ModelNumber(text, accuracy, _number(None)))
     return numbers
 
 
