@@ -6,10 +6,12 @@ import zlib
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+import yaml
 
 from fgrlhf.base.errors import UserError
-from fgrlhf.base.files import read_json, read_jsonl, write_jsonl
-from fgrlhf.pipeline.winrate import main
+from fgrlhf.base.files import read_json, read_jsonl, write_jsonl, write_text
+from fgrlhf.pipeline.winrate import WinrateSettings, compare_policies, main
+from fgrlhf.task import NO_TASK, Task
 
 PROMPTS = 200
 ERROR, BIAS = 0.1, 0.4
@@ -251,3 +253,30 @@ def test_prompts_that_differ(out):
     write_jsonl(path, [{**row, "id": f"x{row['id']}"} for row in rows])
     with pytest.raises(UserError, match="a and b have no prompt in common"):
         run(out, "{kind: linear, ckpt: scorer}")
+
+
+def test_a_task_reads_the_prompts_that_were_evaluated(out, monkeypatch):
+    """All keys of the file, which a reward model of the task may read."""
+    judge = python_judge(
+        out,
+        monkeypatch,
+        "def score(self, prompts, texts): return [p.meta.get('likes', '-') in t for p, t in"
+        " zip(prompts, texts)]",
+    )
+    settings = WinrateSettings.model_validate(
+        {"a": "eval/rl-test", "b": "eval/sft-test", "judge": yaml.safe_load(judge)}
+    )
+    task = Task("poems")
+    result = out / "winrate" / "rl-test_vs_sft-test" / "winrate.json"
+    compare_policies(task, settings)
+    assert read_json(result)["tie"]["mean"] == 1  # nothing says what people like
+    write_text(out / "eval" / "rl-test" / "config.yaml", "data_dir: data\nsplit: test\n")
+    rows = [{"id": str(i), "prompt": f"Question {i}?", "likes": "good"} for i in range(PROMPTS)]
+    write_jsonl(out / "data" / "test.jsonl", rows)
+    compare_policies(task, settings)
+    assert read_json(result)["win"]["mean"] == pytest.approx(0.65)
+    write_jsonl(out / "data" / "test.jsonl", [{**rows[0], "prompt": "Another?"}, *rows[1:]])
+    with pytest.raises(UserError, match="the prompt 0 of a is not the one in the file"):
+        compare_policies(task, settings)
+    compare_policies(NO_TASK, settings)  # which does not know how to read it
+    assert read_json(result)["tie"]["mean"] == 1

@@ -27,8 +27,10 @@ from fgrlhf.configs.strict import Amount, FilePath, StrictModel, refuse
 from fgrlhf.configs.user_class import make_object, own_code
 from fgrlhf.data.agreement.report import figure_values
 from fgrlhf.data.formats import COMPARISONS
+from fgrlhf.load import prompts_file
 from fgrlhf.metrics.clusters import CLUSTER, clusters_by_prompt
 from fgrlhf.metrics.rows import ROWS, EvaluationRow, read_records
+from fgrlhf.report.evaluations import data_dir_of, split_of
 from fgrlhf.runs.runlog import RunLog
 from fgrlhf.runs.stage import begin, finish, folder_of, hold, stored_result
 from fgrlhf.scorers.base import RewardContext
@@ -98,7 +100,8 @@ class WinrateSettings(StrictModel):
     )
     prompts: FilePath | None = Field(
         default=None,
-        description="file of the prompts, if a reward model reads more of them than their text",
+        description="file of the prompts, for a task's reward model, which may read more of them"
+        " than their text; null: the file that was evaluated, if it is still there",
     )
     max_examples: PositiveInt | None = Field(
         default=None, description="use only the first prompts; null: all"
@@ -146,6 +149,21 @@ def _evaluations(output_dir: str | Path) -> list[Path]:
     return list(Path(output_dir).glob(f"eval/*/{ROWS}"))
 
 
+def prompts_file_of(task: Task, settings: WinrateSettings) -> Path | None:
+    """The file of the prompts: the one that is given, or else the one that `a` was evaluated on.
+
+    None if it is not recorded or not there any more, or no task says how to read it.
+    """
+    if settings.prompts is not None:
+        return Path(settings.prompts)
+    evaluation = Path(settings.output_dir) / settings.a
+    data_dir = data_dir_of(evaluation)
+    if data_dir is None or not task.name:
+        return None
+    file = prompts_file(data_dir, split_of(evaluation))
+    return file if file is not None and file.is_file() else None
+
+
 def paired_responses(
     a: Sequence[EvaluationRow], b: Sequence[EvaluationRow], prompts: Mapping[str, Prompt]
 ) -> list[SampledPair]:
@@ -157,7 +175,7 @@ def paired_responses(
       prompts: by id; a prompt that is missing has the text of its row.
 
     Raises:
-      UserError: there is no such pair, or an id has different prompts in a and b.
+      UserError: there is no such pair, or an id has different prompts in a, b and `prompts`.
     """
     clusters = clusters_by_prompt([row.as_json() for row in (*a, *b)]) or {}
     others = {(row.id, sample): row for row, sample in _numbered(b)}
@@ -171,8 +189,13 @@ def paired_responses(
                 f"the prompt {shorten(row.id, 60)} has another text in a than in b: evaluate both"
                 " policies on the same file of prompts"
             )
-        prompt = prompts.get(str(row.id))
-        prompt = prompt or Prompt(str(row.id), row.prompt, tuple(row.references))
+        prompt = prompts.get(str(row.id), Prompt(str(row.id), row.prompt, tuple(row.references)))
+        if prompt.text != row.prompt:
+            raise UserError(
+                f"the prompt {shorten(row.id, 60)} of a is not the one in the file of the prompts,"
+                " which has changed since or is of another split: name the right one with"
+                " prompts=..., or evaluate again"
+            )
         cluster = clusters.get(row.id, (False, str(row.id)))
         pairs.append(SampledPair(Pair(prompt, row.response, other.response), cluster, sample))
     if not pairs:
@@ -301,7 +324,8 @@ def compare_policies(task: Task, settings: WinrateSettings) -> Path:
         settings = settings.model_copy(update={"judge": judge})
     a, b = (evaluation_of(settings.output_dir, path) for path in (settings.a, settings.b))
     inputs = [Path(settings.output_dir) / path / ROWS for path in (settings.a, settings.b)]
-    inputs += [file for file in (settings.people, settings.prompts) if file is not None]
+    file = prompts_file_of(task, settings)
+    inputs += [Path(path) for path in (settings.people, file) if path is not None]
     inputs += [*settings.judge.model_folders(), *own_code(settings).values()]
     with hold(folder):
         files = (JUDGEMENTS, RESULT, TABLE)
@@ -310,9 +334,8 @@ def compare_policies(task: Task, settings: WinrateSettings) -> Path:
             print((folder / TABLE).read_text(encoding="utf-8"), end="", flush=True)
             return folder
         prompts = {}
-        if settings.prompts is not None:
-            given = task.prompts(settings.prompts, "test", key="prompts")
-            prompts = {prompt.id: prompt for prompt in given}
+        if file is not None:
+            prompts = {prompt.id: prompt for prompt in task.prompts(file, "test", key="prompts")}
         sampled = paired_responses(a, b, prompts)
         alone = {"a": len(a) - len(sampled), "b": len(b) - len(sampled)}
         sampled = _of_first_prompts(sampled, settings.max_examples)

@@ -26,6 +26,11 @@ def policy_of(evaluation: Path) -> str | None:
     return _text_at(_settings_of(evaluation), "policy")
 
 
+def data_dir_of(evaluation: Path) -> str | None:
+    """The folder of the prompts; None if the task generated them, or it is not recorded."""
+    return _text_at(_settings_of(evaluation), "data_dir")
+
+
 def in_order(evaluations: Mapping[str, Path], display: Display) -> list[str]:
     """The names of evaluations: the first one is the policy that the others are compared with.
 
