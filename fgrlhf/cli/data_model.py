@@ -6,7 +6,7 @@ from pydantic import Field
 
 from fgrlhf.base.errors import UserError, shorten, suggestion
 from fgrlhf.configs.strict import FilePath, StrictModel
-from fgrlhf.models.model_files import ADAPTER_CONFIG
+from fgrlhf.models.model_files import ADAPTER_CONFIG, GGUF_SUFFIX
 
 
 class ModelSettings(StrictModel):
@@ -15,7 +15,7 @@ class ModelSettings(StrictModel):
     )
     base: str | None = Field(
         default=None,
-        description="folder or hub name of an adapter's model; null: the one that it names",
+        description="folder or hub name of the model of an adapter or GGUF file; null: its own",
     )
 
 
@@ -23,8 +23,14 @@ def fetch(name: str, settings: ModelSettings) -> None:
     """Fetch a pretrained model, or reuse the folder that has it.
 
     A name with a slash is a hub name or a folder, whose pickled weights are converted, or whose
-    adapter is merged with its model.
+    adapter is merged with its model. A GGUF file is a path or `hub:OWNER/NAME/FILE.gguf`.
     """
+    if name.endswith(GGUF_SUFFIX):
+        from fgrlhf.data.gguf_model import convert_gguf
+
+        output_dir = settings.output_dir or f"outputs/models/{Path(name).stem}"
+        convert_gguf(name, output_dir, settings.base)
+        return
     from fgrlhf.data.model import MODELS, fetch_model  # takes seconds, and the rows do not need it
 
     output_dir = settings.output_dir or f"outputs/models/{Path(name).name}"
@@ -35,7 +41,7 @@ def fetch(name: str, settings: ModelSettings) -> None:
         return
     if settings.base is not None:
         raise UserError(
-            f"base names the model of an adapter, but `{shorten(name)}` is not the folder of one"
+            f"base names the model of an adapter or a GGUF file, but `{shorten(name)}` is neither"
             f" (no {ADAPTER_CONFIG}): leave base out, or check the folder"
         )
     if "/" in name:

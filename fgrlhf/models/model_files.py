@@ -21,6 +21,7 @@ from fgrlhf.base.files import read_json
 
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
+GGUF_SUFFIX = ".gguf"
 CONVERT = "convert them once with `fgrlhf data model FOLDER output_dir=...`, which runs none."
 # An uncompressed pickle, and the archive in which PyTorch has put one since release 1.6.
 PICKLE_STARTS = (b"\x80", b"PK")
@@ -38,7 +39,11 @@ MAX_INSIDE = 3  # folders that a message names
 OF_VERL = r"model_world_size_\d+_rank_\d+\.pt"
 # ending of a file -> what it is, and what to do
 OTHER_FORMATS = {
-    r"\.gguf": ("GGUF, rounded weights of llama.cpp", "name the model from which it was made"),
+    r"\.gguf": (
+        "GGUF, rounded weights of llama.cpp",
+        "name the model from which it was made, or convert the file once with `fgrlhf data model"
+        " FILE.gguf output_dir=...`",
+    ),
     r"\.onnx": ("ONNX, a graph without training", "name the model from which it was exported"),
     r"model\w*/\w+\.distcp|^\w+\.distcp": (
         "parts of a training on several GPUs (FSDP)",
