@@ -310,6 +310,66 @@ def test_a_script_that_is_missing_is_named_before_machines_start(tmp_path):
     assert done.stderr.endswith("the scripts beside it are: train_rl.sh\n")
 
 
+# ---- Hugging Face Jobs ---------------------------------------------------------------------------
+
+
+def hf_job(folder, *arguments, **variables):
+    environment = {**os.environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}", **variables}
+    command = ["bash", str(ROOT / "scripts" / "hf_job.sh"), *arguments]
+    mine = folder / "mine"
+    mine.mkdir(exist_ok=True)
+    return subprocess.run(command, env=environment, cwd=mine, capture_output=True, text=True)
+
+
+def test_the_job_of_hugging_face_is_one_that_its_program_accepts(tmp_path):
+    variables = {"RESULTS": "me/runs", "FLAVOR": "a100-large", "HOURS": "3", "DRY_RUN": "1"}
+    done = hf_job(tmp_path, "fgrlhf", "rl", "my config.yml", **variables)
+    assert done.returncode == 0, done.stderr
+    assert "job fgrlhf rl 'my config.yml'" in done.stdout
+    for line in ("flavor   a100-large", "timeout  3h", "MINUTES=170", "buckets/me/runs:/results"):
+        assert line in done.stdout
+    assert f"{tmp_path}/mine:/mine:ro" in done.stdout
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_a_job_of_hugging_face_continues_and_keeps_its_results(status, tmp_path):
+    """Its program writes the job's command to a file; folders of the container are below `root`."""
+    (tmp_path / "bin").mkdir()
+    keep = f'printf "%s\\0" "$@" > "{tmp_path}/job"'
+    listed = f'case "$a" in *:/library:ro) ls "${{a%%:*}}" > "{tmp_path}/library";; esac'
+    program(tmp_path / "bin", "hf", f'{keep}\nfor a in "$@"; do {listed}; done')
+    write = f"cat outputs/log > seen; cp seen outputs/kept; exit {status}"
+    assert hf_job(tmp_path, "bash", "-c", write, RESULTS="me/runs").returncode == 0
+    assert {"fgrlhf", "setup.py", "Makefile"} <= set((tmp_path / "library").read_text().split())
+    words = (tmp_path / "job").read_text().split("\0")[:-1]
+    inside = words[words.index("bash") :]
+    root = tmp_path / "root"
+    for name in ("library", "mine", "results"):
+        (root / name).mkdir(parents=True)
+    (root / "results" / "log").write_text("step 3")
+    activate = 'mkdir -p "$2/.venv/bin"; touch "$2/.venv/bin/activate"'
+    program(tmp_path / "bin", "make", f'[ "$1 $3" = "-C setup" ] && {activate}')
+    places = r" (/(?:library|fgrlhf|mine|work|results)\b)"
+    inside[2] = re.sub(places, lambda found: f" {root}{found[1]}", inside[2])
+    environment = {"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}", "MINUTES": "1"}
+    done = subprocess.run(inside, env=environment, capture_output=True, text=True)
+    assert done.returncode == status, done.stderr
+    assert (root / "results" / "kept").read_text() == "step 3"
+
+
+@pytest.mark.parametrize(
+    "arguments, variables, message",
+    [
+        ([], {"RESULTS": "me/runs"}, "name the command: RESULTS=OWNER/BUCKET bash "),
+        (["x"], {"RESULTS": "runs"}, "RESULTS=runs is not a bucket: set RESULTS=OWNER/BUCKET"),
+        (["x"], {"RESULTS": "me/runs", "HOURS": "0.5"}, "HOURS=0.5 is not a number of hours"),
+    ],
+)
+def test_an_incomplete_job_of_hugging_face_is_refused(arguments, variables, message, tmp_path):
+    done = hf_job(tmp_path, *arguments, **variables)
+    assert done.returncode == 2 and done.stderr.startswith(f"error: {message}")
+
+
 def test_mini_models_run_on_one_thread_unless_told(bash):
     show = 'echo "${OMP_NUM_THREADS:-unset}"'
     assert bash(show, SCALE="mini").stdout == "1\n"
