@@ -187,6 +187,17 @@ def test_a_tracker_that_is_not_installed_is_named_with_the_way_out(tmp_path, mon
     assert not (tmp_path / "run").exists()
 
 
+# of RL, and of a run whose second answer has no prompt
+SAMPLES = [
+    {"prompt": "p", "response": "a b", "rewards": {"fact": [0.5, -2.0]}, "kl": [0, 1], "reward": 1},
+    {"response": "c", "values": None},
+]
+TABLE = (
+    ["step", "prompt", "response", "reward/fact", "reward"],
+    [[4, "p", "a b", -1.5, 1], [4, None, "c", None, None]],
+)
+
+
 class FakeWandb:
     """Replaces the wandb module: refuses to go online, logs offline."""
 
@@ -195,6 +206,9 @@ class FakeWandb:
 
     def Settings(self, **arguments):  # noqa: N802
         return arguments
+
+    def Table(self, columns, data):  # noqa: N802
+        return columns, data
 
     def init(self, **arguments):
         self.calls.append(arguments)
@@ -214,9 +228,14 @@ def test_wandb_without_a_network_goes_offline_and_the_run_goes_on(tmp_path, monk
     monkeypatch.setitem(sys.modules, "wandb", fake)
     with RunLog(tmp_path, Config(), wandb={"project": "p", "name": "n"}) as log:
         log.log(4, {"x": 1.5, "bad": float("nan")})
+        log.samples(4, iter(SAMPLES))
+        log.samples(5, [])
     assert fake.calls[-1]["mode"] == "offline" and fake.calls[-1]["project"] == "p"
     assert fake.calls[-1]["config"]["train"]["seed"] == 3
-    assert fake.logged == [{"x": 1.5, "step": 4}] and fake.finished
+    numbers, table = fake.logged
+    assert numbers == {"x": 1.5, "step": 4} and fake.finished
+    assert table == {"samples": TABLE, "step": 4}
+    assert read_jsonl(tmp_path / "samples" / "step-4.jsonl") == SAMPLES
     assert "no route to host" in capsys.readouterr().out
 
 
@@ -357,6 +376,9 @@ class FakeTrackio:
     def _config(self, values, **_):
         self.calls.append(("config", values))
 
+    def Table(self, dataframe):  # noqa: N802
+        return [*dataframe.columns], dataframe.values.tolist()
+
     def init(self, **arguments):
         self.calls.append(("init", arguments))
         return self
@@ -378,7 +400,10 @@ def test_trackers_of_accelerate_get_the_numbers(tmp_path, monkeypatch):
     config = {"train": {"lr": 0.5}, "token": "hf_0123456789abcdefghij"}
     with RunLog(tmp_path / "run", config, others=others) as log:
         log.log(3, {"loss": 0.25, "note": "text", "nothing": float("nan")})
-    init, settings, numbers, end = fake.calls
+        log.samples(3, SAMPLES[:1])
+    init, settings, numbers, table, end = fake.calls
+    row = [3, "p", "a b", -1.5, 1]
+    assert table == ("log", 3, {"samples": (TABLE[0], [row])})
     assert init == ("init", {"project": "p", "name": "mine"})
     assert settings[1]["train.lr"] == "0.5" and "hf_0123456789" not in str(settings)
     assert numbers == ("log", 3, {"loss": 0.25}) and end == ("finish",)

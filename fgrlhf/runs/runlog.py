@@ -175,9 +175,13 @@ class RunLog:
             callback.call("saved", step, folder)
 
     def samples(self, step: int, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Write samples/step-<step>.jsonl."""
-        if self.is_main:
-            write_jsonl(self.folder / "samples" / f"step-{step}.jsonl", rows)
+        """Write samples/step-<step>.jsonl, and show them where a tracker has tables."""
+        if not self.is_main:
+            return
+        rows = list(rows)
+        write_jsonl(self.folder / "samples" / f"step-{step}.jsonl", rows)
+        for tracker in self._trackers:
+            tracker.call("table", step, table_of(step, rows))
 
     @contextmanager
     def stage(self, name: str):
@@ -418,6 +422,25 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def table_of(step: int, rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Samples as rows of one shape for a tracker: texts and numbers, and sums of rewards per token.
+
+    The rewards of an aspect NAME, a list per token, become their sum `reward/NAME`; other lists are
+    left out.
+    """
+    table = []
+    for row in rows:
+        flat: dict[str, Any] = {"step": step}
+        for name, value in row.items():
+            if name == "rewards" and isinstance(value, Mapping):
+                flat |= {f"reward/{aspect}": sum(numbers) for aspect, numbers in value.items()}
+            elif isinstance(value, str | int | float):
+                flat[name] = value
+        table.append(flat)
+    names = dict.fromkeys(name for flat in table for name in flat)
+    return [{name: flat.get(name) for name in names} for flat in table]
+
+
 class _Callback:
     """Calls the methods that an object of a user has, with values that nothing else reads.
 
@@ -493,6 +516,9 @@ class _TensorBoard:
         for name, value in metrics.items():
             self.writer.add_scalar(name, value, step)
 
+    def table(self, step: int, rows: list[dict[str, Any]]) -> None:
+        """TensorBoard has no tables."""
+
     def close(self) -> None:
         self.writer.close()
 
@@ -502,7 +528,7 @@ class _OfAccelerate:
 
     def __init__(self, name: str, project: str, run_name: str, settings: Mapping[str, Any]):
         try:
-            import_module(name)
+            module = import_module(name)
         except ImportError:
             raise UserError(
                 f"logging.report_to names {name}, which is not installed: pip install {name}, or"
@@ -511,12 +537,20 @@ class _OfAccelerate:
         from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 
         named = {"name": run_name} if name == "trackio" else {"run_name": run_name}
+        self.name, self.module = name, module
         self.tracker: Any = LOGGER_TYPE_TO_CLASS[name](project, **named)
         self.tracker.start()
         self.tracker.store_init_configuration(_flat(settings))
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         self.tracker.log(dict(metrics), step=step)
+
+    def table(self, step: int, rows: list[dict[str, Any]]) -> None:
+        """Trackio only: MLflow's tables are files beside the run."""
+        if self.name == "trackio" and rows:
+            from pandas import DataFrame  # trackio 0.3 takes the names of columns from it alone
+
+            self.tracker.log({"samples": self.module.Table(dataframe=DataFrame(rows))}, step=step)
 
     def close(self) -> None:
         self.tracker.finish()
@@ -554,10 +588,16 @@ class _Wandb:
             )
             self.run = wandb.init(**{**arguments, "mode": "offline"})
         self.run_id = getattr(self.run, "id", None)
+        self.make_table = wandb.Table
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         # as a metric, because wandb's own step cannot go back when a run is resumed
         self.run.log({**metrics, "step": step})
+
+    def table(self, step: int, rows: list[dict[str, Any]]) -> None:
+        if rows:
+            table = self.make_table(columns=[*rows[0]], data=[[*row.values()] for row in rows])
+            self.run.log({"samples": table, "step": step})
 
     def close(self) -> None:
         self.run.finish()
