@@ -286,3 +286,46 @@ def test_convert_writes_a_pair_for_each_edit(tmp_path, capsys):
         },
     ]
     assert lost == []
+
+
+DIALOG = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "Hi."},
+    {"role": "assistant", "content": "Yes?"},
+    {"role": "user", "content": "Why?"},
+]
+
+
+def said(text: str) -> list[dict[str, str]]:
+    return [{"role": "assistant", "content": text}]
+
+
+def test_conversations_stay_conversations(tmp_path, capsys):
+    """As TRL's conversational unpaired and preference rows, which its trainers template."""
+    rows = [{"prompt": DIALOG, "chosen": said("Because."), "rejected": said("No."), "topic": "x"}]
+    single, lost = convert(tmp_path, capsys, rows, "format=comparisons", "to=unpaired")
+    assert single == [
+        {"prompt": DIALOG, "completion": said("Because."), "label": True, "topic": "x"},
+        {"prompt": DIALOG, "completion": said("No."), "label": False, "topic": "x"},
+    ]
+    assert lost == []
+    assert convert(tmp_path, capsys, single, "format=unpaired", "to=pairs") == (rows, [])
+
+
+def test_conversations_on_request(tmp_path, capsys):
+    wanted = ("format=comparisons", "to=unpaired", "conversations=true")
+    (first, _), _ = convert(tmp_path, capsys, [PAIR], *wanted)
+    assert first["prompt"] == [{"role": "user", "content": "p"}]
+    assert first["completion"] == said("a")
+    rows = [{"prompt": DIALOG, "chosen": said("Because."), "rejected": said("No.")}]
+    (first, _), _ = convert(tmp_path, capsys, rows, *wanted[:2], "conversations=false")
+    assert (
+        first["prompt"].endswith("Human: Why?\n\nAssistant:") and first["completion"] == "Because."
+    )
+    twice = [{"role": "user", "content": "Hi."}, *DIALOG[1:]]
+    with pytest.raises(UserError, match="conversations is false, but the text of a prompt"):
+        convert(
+            *(tmp_path, capsys, [{**rows[0], "prompt": twice}], *wanted[:2]), "conversations=false"
+        )
+    with pytest.raises(UserError, match="conversations: is for to=pairs and to=unpaired"):
+        convert(tmp_path, capsys, [PAIR], "format=comparisons", "to=joined", "conversations=true")

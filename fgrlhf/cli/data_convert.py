@@ -76,7 +76,7 @@ class ConvertSettings(FormatSettings):
     )
     conversations: bool | None = Field(
         default=None,
-        description=(f"to=pairs: {CONVERSATIONS_HELP}"),
+        description=(f"to=pairs and to=unpaired: {CONVERSATIONS_HELP}"),
     )
     task: str | None = Field(
         default=None, description="of comparisons: the task that reads the file"
@@ -100,8 +100,8 @@ class ConvertSettings(FormatSettings):
             refuse([("task", "is for format=comparisons: leave it out")])
         if "error_at_most" in self.model_fields_set and self.to not in TARGETS["steps"]:
             refuse([("error_at_most", f"is for to={', '.join(TARGETS['steps'])}: leave it out")])
-        if self.conversations is not None and self.to != "pairs":
-            refuse([("conversations", "is for to=pairs: leave it out")])
+        if self.conversations is not None and self.to not in ("pairs", "unpaired"):
+            refuse([("conversations", "is for to=pairs and to=unpaired: leave it out")])
         if (self.source is None) != (self.prompts is None):
             refuse([("source", "and `prompts` need each other: give both, or neither")])
         if self.source is not None and self.task is None:
@@ -158,10 +158,10 @@ def _converted(
             return [SPANS.to_row(response) for response in responses], losses + lost, SPANS.name
         items, lost = comparisons_of_unpaired(items)
         losses += lost
+    wanted = settings.conversations
+    if wanted is None and settings.task is not None:  # of a file in the task's own format
+        wanted = False
     if to == "pairs":
-        wanted = settings.conversations
-        if wanted is None and settings.task is not None:  # of a file in the task's own format
-            wanted = False
         rows, lost = preference_rows(source, items, wanted, settings.columns, settings.limit)
         return rows, losses + lost, COMPARISONS.name
     if to == "joined":
@@ -176,7 +176,9 @@ def _converted(
         is_pairs = settings.format == COMPARISONS.name
         items, losses = (unpaired_of_comparisons if is_pairs else unpaired_of_spans)(items)
         rows = [UNPAIRED.to_row(item) for item in items]
-        return texts_or_conversations(rows, items), losses, UNPAIRED.name
+        are_messages = _are_conversations(source, wanted, settings.columns, settings.limit)
+        _check_texts(source, wanted, rows)
+        return texts_or_conversations(rows, items, are_messages), losses, UNPAIRED.name
     rows = [row_format.to_row(item) for item in items]
     return rows, losses, JUDGEMENTS.name if to == "judgements" else settings.format
 
@@ -197,20 +199,27 @@ def preference_rows(
     Raises:
       UserError: they are not wanted, and a text would lose messages.
     """
-    if conversations is None:
-        conversations = _has_conversations(source, columns, limit)
-        return trl_preference_rows(items, conversations)
-    rows, losses = trl_preference_rows(items, conversations)
-    if not conversations and any(type(row["prompt"]) is list for row in rows):
+    are_messages = _are_conversations(source, conversations, columns, limit)
+    rows, losses = trl_preference_rows(items, are_messages)
+    _check_texts(source, conversations, rows)
+    return rows, losses
+
+
+def _check_texts(source: str, wanted: bool | None, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Raise `UserError` if conversations are not wanted, and a text would lose messages."""
+    if wanted is False and any(type(row["prompt"]) is list for row in rows):
         raise UserError(
             f"conversations is false, but the text of a prompt in {shorten(source)} would lose"
             " its messages (two of one speaker in a row, for example): leave conversations out"
         )
-    return rows, losses
 
 
-def _has_conversations(source: str, columns: Columns, limit: int | None) -> bool:
-    """Whether a row of comparisons has a prompt or a response that is made of messages."""
+def _are_conversations(
+    source: str, wanted: bool | None, columns: Columns, limit: int | None
+) -> bool:
+    """What is wanted; if that is not said, whether a prompt or a response is made of messages."""
+    if wanted is not None:
+        return wanted
     for values in read_rows(source)[:limit]:
         row = Row(values, columns)
         texts = [row.get(name) for name in TEXTS if name in row.values or name in columns]
