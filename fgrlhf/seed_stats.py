@@ -17,6 +17,7 @@ from fgrlhf.stats import (
     Spread,
     interval_of,
     mean_pseudo_values,
+    no_interval,
     skewed_bounds,
     spread,
     too_few,
@@ -47,6 +48,23 @@ def seed_interval(differences: Sequence[np.ndarray], clusters: Clusters = None) 
         return interval_of(mean, pseudo)
     below, above = _seed_bounds(over_prompts, over_seeds, len(stacked), 1 - LEVEL)
     return with_zero(Interval(mean, mean - below, mean + above), sign_p(sums))
+
+
+def mean_over_seeds(scores: Sequence[float]) -> Interval:
+    """The mean of one score per seed, with the 95% interval of Student's t.
+
+        mean +- t(.975, S - 1) s / sqrt(S)
+
+    A single seed has no interval, nor have seeds with the same score. Prompts are not its units, so
+    it says nothing about others.
+    """
+    stacked = np.asarray(scores, dtype=np.float64)[:, None]
+    mean, error = float(stacked.mean()), _seed_error(stacked)
+    if error == 0:
+        reason = "one seed" if len(stacked) == 1 else f"all {len(stacked)} seeds agree"
+        return no_interval(mean, reason)
+    reach = upper_t((1 - LEVEL) / 2, len(stacked) - 1) * error
+    return Interval(mean, mean - reach, mean + reach)
 
 
 def _seed_error(stacked: np.ndarray) -> float:

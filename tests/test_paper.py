@@ -4,13 +4,15 @@ import csv
 import re
 import shutil
 import subprocess
+from xml.etree import ElementTree
 
 import pytest
 
 from fgrlhf.base.errors import UserError
-from fgrlhf.base.files import read_json, write_json, write_text
+from fgrlhf.base.files import read_json, write_json, write_jsonl, write_text
 from fgrlhf.report.latex import breakable, declarations, document, escaped, table
 from fgrlhf.report.paper import main, number_at, pointer, resolved
+from fgrlhf.report.pictures import CurvesOfRun, over_seeds
 
 ODD = r"[a]_b%c&d#e{f}$g^h~i\j<k>|l\"m'n`o--p* 中文 العربية 😀 –é"
 INTERVAL = {"mean": 0.5, "low": 0.4, "high": 0.6}
@@ -99,6 +101,9 @@ def test_it_is_written_again(outputs):
 
 def test_a_comparison(tmp_path):
     seeds = {"0": {"score": 0.5, "kl": None}, "1": {"score": 0.7, "kl": None}}
+    for seed in seeds.values():
+        points = [{"episodes": x, "seconds": x, "score": seed["score"], "kl": None} for x in (0, 8)]
+        seed["curve"] = points
     pair = {**INTERVAL, "p": 0.01, "p_corrected": 0.02, "real": True}
     content = {"metric": "gold", "runs": {"ppo": {"seeds": seeds}}, "seeds": [0, 1]}
     write_json(tmp_path / "summary.json", {**content, "differences": {"ppo_vs_sft": pair}})
@@ -107,6 +112,56 @@ def test_a_comparison(tmp_path):
     assert float(numbers["/runs/ppo/seeds/1/score"]["value"]) == 0.7
     assert numbers["/differences/ppo_vs_sft"]["p_corrected"] == "0.02"
     assert numbers["/differences/ppo_vs_sft"]["row"] == "ppo - sft"
+    (picture,) = rows_of(tmp_path / "p" / "pictures.csv")
+    assert picture["title"] == "gold on dev: mean and 95% interval over 2 seeds"
+    assert (picture["picture"], picture["files"]) == ("pictures/learning-gold.svg", "summary.json")
+
+
+def test_the_pictures_and_where_they_come_from(outputs):
+    lines = []
+    for step, score in ((0, 0.2), (10, 0.4)):
+        bounds = {"eval_low/reward": score - 0.1, "eval_high/reward": score + 0.1}
+        lines.append({"step": step, "episodes": 8 * step, "eval/reward": score, **bounds})
+    lines[0] |= {"reward/total": 0.1, "loss/total": 0.1}
+    write_jsonl(outputs / "ppo" / "metrics.jsonl", lines)
+    write_json(outputs / "ppo" / "run.json", {"command": "fgrlhf rl", "task": "t"})
+    policies = {}
+    for name, on_front in (("rl", True), ("sft", False)):
+        value = {**INTERVAL, "low": None}
+        policies[name] = {"values": {"gold": INTERVAL, "length": value}, "on_front": on_front}
+    write_json(outputs / "pareto" / "pareto.json", {"policies": policies, "worst": {}})
+    main([str(outputs)])
+    pictures = {row["picture"]: row for row in rows_of(outputs / "paper" / "pictures.csv")}
+    assert {name: (row["files"], row["runs"]) for name, row in pictures.items()} == {
+        "pictures/learning-reward.svg": ("ppo/metrics.jsonl", "ppo"),
+        "pictures/reward-moves-test.svg": (
+            "eval/rl-test/summary.json eval/sft-test/summary.json",
+            "eval/rl-test eval/sft-test",
+        ),
+        "pictures/front-pareto.svg": ("pareto/pareto.json", ""),
+    }
+    for name in pictures:
+        root = ElementTree.parse(outputs / "paper" / name).getroot()
+        assert root.get("width") and "var(--" not in (outputs / "paper" / name).read_text()
+    shutil.rmtree(outputs / "pareto")
+    main([str(outputs)])
+    assert not (outputs / "paper" / "pictures" / "front-pareto.svg").exists()
+
+
+def test_learning_curves_of_a_comparison_have_intervals_over_seeds():
+    """Student's t with one degree of freedom: the mean plus or minus 12.706 s / sqrt(2)."""
+    points = [[{"episodes": x, "score": y + x} for x in (0, 8)] for y in (0.0, 1.0)]
+    points[1].append({"episodes": 16, "score": 0.0})  # the other seed has stopped
+    seeds = {str(seed): {"curve": curve} for seed, curve in enumerate(points)}
+    band = over_seeds(CurvesOfRun.model_validate({"seeds": seeds}))
+    assert band is not None
+    assert band.x.tolist() == [0, 8] and band.y.tolist() == [0.5, 8.5]
+    reach = 12.706205 * 0.5**0.5 / 2**0.5
+    assert band.high.tolist() == pytest.approx([0.5 + reach, 8.5 + reach])
+    assert band.low.tolist() == pytest.approx([0.5 - reach, 8.5 - reach])
+    alone = over_seeds(CurvesOfRun.model_validate({"seeds": {"0": {"curve": points[0]}}}))
+    assert alone is not None and alone.low.tolist() == alone.high.tolist() == [0, 8]
+    assert over_seeds(CurvesOfRun.model_validate({"seeds": {"0": {"curve": []}}})) is None
 
 
 @pytest.mark.parametrize("name", ["out", "lr=1e-5", "sweep/lr=1e-5/a"])

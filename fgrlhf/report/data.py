@@ -159,7 +159,7 @@ def read_outputs(folder: str | Path, display: Display, steps: Steps = None) -> O
         )
     _refuse_sweep(folder)
     summary = read_record(folder / "summary.json", Summary)
-    runs = _runs(folder, display, steps)
+    runs = training_runs(folder, display, steps)
     if steps is not None and runs and not any(run.samples for run in runs):
         raise UserError(f"{folder}: no run has rollouts of these steps (samples/step-*.jsonl)")
     reward_models = _reward_models(folder, display)
@@ -241,7 +241,8 @@ def _pretrained(folder: Path) -> list[str]:
     return list(sources)
 
 
-def _runs(folder: Path, display: Display, steps: Steps) -> list[Run]:
+def training_runs(folder: Path, display: Display, steps: Steps = ()) -> list[Run]:
+    """The RL and DPO runs of an outputs folder, with the rollouts of some steps."""
     runs = []
     for path in _files_of_stages(folder, "metrics.jsonl"):
         lines = read_jsonl(path)

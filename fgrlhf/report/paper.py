@@ -1,20 +1,22 @@
-"""A folder for a paper: the figures of an outputs folder as tables that can be traced.
+"""A folder for a paper: the results of an outputs folder as tables and pictures, to be traced.
 
     fgrlhf paper OUTPUT_DIR [out=OUTPUT_DIR/paper]
 
-Nothing is computed here. Every number is read from a file that a program wrote, and is written with
-that file and the number's place in it:
+Nothing is computed here but the intervals over seeds in pictures of learning curves. Every number
+is read from a file that a program wrote, and is written with the file and the place in it:
 
     tables.tex     all tables, for \\input; paper.tex shows them as a document of its own
     tables/*.csv   the same tables
     numbers.csv    every number: table, row, column, its file, its place (a JSON pointer, RFC 6901)
                    and the run that wrote the file
+    pictures/*.svg learning curves, the main metrics of the policies, Pareto fronts (pictures.py)
+    pictures.csv   every picture: its title, its files, and the runs that wrote these
     runs.csv       every run: seed, commit, command, versions, settings
     datasheet.md   who gave the feedback, how much, and how well they agree; what no file records,
                    such as the pay, is left blank
 
 It reads eval/*/summary.json, winrate/*/winrate.json and the summary.json of a comparison, and, from
-any folder in OUTPUT_DIR, reward_model.json, human_eval*.json and agreement*.json.
+any folder in OUTPUT_DIR, reward_model.json, human_eval*.json, agreement*.json and pareto.json.
 """
 
 import re
@@ -36,12 +38,16 @@ from fgrlhf.cli.command_line import settings_from
 from fgrlhf.configs.strict import FilePath, StrictModel
 from fgrlhf.report.evaluations import policy_of, split_of
 from fgrlhf.report.latex import breakable, document, escaped, table
+from fgrlhf.report.page import display_for
+from fgrlhf.report.pictures import Picture, bars, learning_curves, pareto_fronts, standalone
 from fgrlhf.report.records import RunInfo, read_record
 from fgrlhf.report.text import csv_text, short_commit
+from fgrlhf.stats import Interval, no_interval
 
 USAGE = "usage: fgrlhf paper OUTPUT_DIR [out=FOLDER]"
 RUN = "run.json"
 BLANK = "____"
+METRICS = "metrics-"  # of a split: the name of a table
 WIN_COLUMNS = (
     *("win", "tie", "lose", "win_rate", "length_controlled_win_rate"),
     *("first_preferred", "same_in_both_orders", "agreement"),
@@ -125,6 +131,12 @@ class Number:
     file: str
     place: str
     p_corrected: float | None = None
+
+    @property
+    def interval(self) -> Interval:
+        if self.low is None or self.high is None:
+            return no_interval(self.value, "the file has none")
+        return Interval(self.value, self.low, self.high)
 
     def latex(self) -> str:
         if self.low is None or self.high is None:
@@ -227,7 +239,7 @@ def _evaluations(folder: Path, out: Path) -> list[PaperTable]:
         split = split_of(evaluation)
         name = evaluation.name.removesuffix(f"-{split}")
         caption = f"Metrics on {split or 'the prompts'}, with 95% intervals over prompts"
-        of_split = by_split.setdefault(split, PaperTable(f"metrics-{split}", caption))
+        of_split = by_split.setdefault(split, PaperTable(f"{METRICS}{split}", caption))
         for metric, number in _numbers(read_json(folder / file), file).items():
             of_split.rows.setdefault(metric, {})[name] = number
     return list(by_split.values())
@@ -293,6 +305,39 @@ def _human_evaluations(folder: Path, out: Path) -> list[PaperTable]:
                     of_file.rows[row] = numbers
             found.append(of_file)
     return found
+
+
+# ---- pictures ------------------------------------------------------------------------------------
+
+
+def pictures_of(folder: Path, out: Path, tables: Sequence[PaperTable]) -> list[Picture]:
+    """The pictures of an outputs folder. Raises `UserError` if a file is broken."""
+    display = display_for(folder, None)
+    found = list(learning_curves(folder, display))
+    for one in tables:
+        if one.name.startswith(METRICS):
+            main = [name for name in one.rows if name in display.headline] or list(one.rows)[:1]
+            for metric in main:
+                numbers = one.rows[metric]
+                scores = {display.name(name): n.interval for name, n in numbers.items()}
+                title = f"{display.metric(metric)}: {one.caption}"
+                files = [n.file for n in numbers.values()]
+                name = f"{metric}-{one.name.removeprefix(METRICS)}"
+                found.append(bars(name, title, scores, files))
+    return [*found, *pareto_fronts(folder, list(_files(folder, "**/pareto.json", out)))]
+
+
+def _write_pictures(
+    out: Path, pictures: Sequence[Picture], runs: Sequence[Mapping[str, str]]
+) -> None:
+    shutil.rmtree(out / "pictures", ignore_errors=True)  # of pictures that are gone
+    rows = [("picture", "title", "files", "runs")]
+    for one in pictures:
+        path = f"pictures/{_file_name(one.name)}.svg"
+        write_text(out / path, standalone(one.svg))
+        of_runs = dict.fromkeys(run_of(file, runs) for file in one.files)
+        rows.append((path, one.title, " ".join(one.files), " ".join(filter(None, of_runs))))
+    write_text(out / "pictures.csv", csv_text(rows))
 
 
 # ---- runs and the data sheet ---------------------------------------------------------------------
@@ -437,6 +482,7 @@ def write_paper(settings: PaperSettings) -> Path:
         )
     runs = runs_of(folder, out)
     sheet = data_sheet(folder, out)
+    pictures = pictures_of(folder, out, found)
     shutil.rmtree(out / "tables", ignore_errors=True)  # of tables that are gone
     numbers = []
     latex = []
@@ -455,8 +501,14 @@ def write_paper(settings: PaperSettings) -> Path:
     write_text(out / "runs.csv", csv_text([head, *(list(run.values()) for run in runs)]))
     write_text(out / "datasheet.md", sheet)
     write_text(out / "numbers.csv", csv_text([NUMBER_KEYS, *numbers]))
-    counts = (counted(len(found), "table"), counted(len(numbers), "number"))
-    print(f"{out}: {', '.join(counts)}, {counted(len(runs), 'run')}")
+    _write_pictures(out, pictures, runs)
+    counts = (
+        counted(len(found), "table"),
+        counted(len(numbers), "number"),
+        counted(len(pictures), "picture"),
+        counted(len(runs), "run"),
+    )
+    print(f"{out}: {', '.join(counts)}")
     print(f"  fill in the blanks of {out / 'datasheet.md'}")
     return out
 
