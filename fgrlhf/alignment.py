@@ -11,7 +11,7 @@ from os.path import commonprefix
 import torch
 from torch import Tensor
 
-from fgrlhf.text_types import SegmentScore
+from fgrlhf.text_types import SegmentScore, Turn, turn_spans, turns_text
 from fgrlhf.utils import check_shape
 
 BLOCK = 16  # tokens whose ends are computed together
@@ -148,9 +148,17 @@ def _decode_rows(tokenizer, rows: Sequence[Sequence[int]]) -> list[str]:
 
 
 def decode(
-    tokenizer, response_ids_BT: Tensor, response_mask_BT: Tensor, lead: str = ""
+    tokenizer,
+    response_ids_BT: Tensor,
+    response_mask_BT: Tensor,
+    lead: str = "",
+    turns: Sequence[Sequence[Turn]] | None = None,
 ) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]:
     """The texts exactly as reward models read them, and the `char_ends` of each.
+
+    Args:
+      turns: of each response, if it is the policy's part of a conversation. The text has a line for
+        each turn (`turns_text`), and the line break is complete with the turn's last token.
 
     Raises:
       ValueError: ids and mask have different shapes.
@@ -158,11 +166,33 @@ def decode(
     check_shape("response_mask_BT", response_mask_BT, tuple(response_ids_BT.shape))
     texts = []
     ends = []
-    for ids, length in zip(response_ids_BT.tolist(), response_mask_BT.sum(1).tolist()):
-        text, ends_of_text = char_ends(tokenizer, ids[: int(length)], lead)
+    lengths = response_mask_BT.sum(1).tolist()
+    for b, (ids, length) in enumerate(zip(response_ids_BT.tolist(), lengths)):
+        if turns is None:
+            text, ends_of_text = char_ends(tokenizer, ids[: int(length)], lead)
+        else:
+            text, ends_of_text = (
+                turns_text(turns[b]),
+                _ends_of_turns(tokenizer, ids, turns[b], lead),
+            )
         texts.append(text)
         ends.append(ends_of_text)
     return tuple(texts), tuple(ends)
+
+
+def _ends_of_turns(
+    tokenizer, ids: Sequence[int], turns: Sequence[Turn], lead: str
+) -> tuple[int, ...]:
+    """`char_ends` of a response in turns."""
+    ends: list[int] = []
+    token = 0
+    for turn, (start, end) in zip(turns, turn_spans(turns)):
+        _, ends_of_turn = char_ends(tokenizer, ids[token : token + turn.n_tokens], lead)
+        ends += [start + n for n in ends_of_turn]
+        if end is not None:
+            ends[-1] = end
+        token += turn.n_tokens
+    return tuple(ends)
 
 
 # ---- the token that carries a segment's reward ---------------------------------------------------

@@ -25,6 +25,7 @@ from fgrlhf.task import Task
 from fgrlhf.text_types import Prompt
 
 if TYPE_CHECKING:
+    from fgrlhf.environments import Conversations
     from fgrlhf.runs.dpo_config import DPOConfig
     from fgrlhf.runs.rl_config import RLConfig
 
@@ -36,6 +37,7 @@ def dev_evaluation(
     reward: BasicReward | None,
     reference: nn.Module | None,
     accelerator: Accelerator,
+    conversations: "Conversations | None" = None,
 ) -> DevEvaluation:
     """A function policy -> dev metrics with 95% intervals over prompts.
 
@@ -61,6 +63,7 @@ def dev_evaluation(
             config.model.eval_sampling,
             config.train.seed,
             temperature=config.logprob_temperature,
+            conversations=conversations,
         )
         roots = () if reference is None else (reference,)
         with unsharded(*roots), stop_together(accelerator):

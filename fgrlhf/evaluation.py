@@ -4,12 +4,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import nn
 
-from fgrlhf.alignment import decode
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.configs.sections import Sampling
 from fgrlhf.evaluators import Rouge, RougeLsum
@@ -18,10 +17,11 @@ from fgrlhf.metrics.clusters import CLUSTER, cluster_of
 from fgrlhf.metrics.config import RESERVED_COLUMNS
 from fgrlhf.metrics.rows import EvaluationRow
 from fgrlhf.models.base import Policy
-from fgrlhf.reward import BasicReward
+from fgrlhf.reward import BasicReward, response_tokens
 from fgrlhf.reward_utils import Segmenter
 from fgrlhf.rollout import (
     batches_by_length,
+    decoded,
     finished_responses,
     logprobs_of,
     response_seeds_by_id,
@@ -32,6 +32,9 @@ from fgrlhf.text_types import MetricFunction, Prompt, ResponseTokens, segment_ro
 from fgrlhf.types import Response
 from fgrlhf.utils import masked_sum
 from fgrlhf.words import count_words
+
+if TYPE_CHECKING:
+    from fgrlhf.environments import Conversations
 
 # With several samples per prompt, batches have fewer prompts: memory stays bounded, and progress is
 # shown often.
@@ -76,6 +79,7 @@ class PolicyResponder:
         batches and processes.
       temperature: of the log-probabilities in the KL; None: that of sampling, or 1 for greedy
         responses.
+      conversations: in which a response has several turns; None: it has one.
     """
 
     policy: Policy
@@ -83,6 +87,7 @@ class PolicyResponder:
     seed: int = 0
     num_samples: int = 1
     temperature: float | None = None
+    conversations: "Conversations | None" = None
     phase = "sampling"
 
     @property
@@ -93,13 +98,12 @@ class PolicyResponder:
 
     def respond(self, prompts: Sequence[Prompt]) -> Response:
         seeds = response_seeds_by_id(prompts, self.seed, self.num_samples)
-        return self.policy.generate(
-            *self.policy.encode(prompts),
-            self.sampling,
-            seeds,
-            self.num_samples,
-            self.kl_temperature,
-        )
+        encoded = self.policy.encode(prompts)
+        how = (self.sampling, seeds, self.num_samples, self.kl_temperature)
+        response = self.policy.generate(*encoded, *how)
+        if self.conversations is None:
+            return response
+        return self.conversations.continued(self.policy, prompts, encoded, response, *how)
 
     def kls(
         self, reference: nn.Module, prompts: Sequence[Prompt], response: Response
@@ -109,9 +113,9 @@ class PolicyResponder:
             *(part.repeat_interleave(self.num_samples, 0) for part in self.policy.encode(prompts)),
             response.ids_BT,
             response.mask_BT,
+            response.support_BTW,
+            response.conversation_BL,
         )
-        if response.support_BTW is not None:
-            batch = (*batch, response.support_BTW)
         logprobs_BT = response.logprobs_BT
         under_bf16 = torch.is_autocast_enabled(self.policy.device.type)
         if under_bf16 or self.policy.model.dtype != torch.float32:
@@ -375,9 +379,8 @@ def _join(rows: Sequence[dict], columns: Sequence[Mapping]) -> None:
 
 def _response_tokens(policy: Policy, response: Response) -> list[ResponseTokens]:
     """The tokens of the responses, for rewards with `needs_tokens`."""
-    _, ends = decode(policy.tokenizer, response.ids_BT, response.mask_BT, policy.lead)
-    finished = finished_responses(response, policy.eos_ids)
-    return [ResponseTokens(*pair) for pair in zip(ends, finished)]
+    _, ends = decoded(policy, response)
+    return response_tokens(ends, finished_responses(response, policy.eos_ids), response.turns)
 
 
 def _reward_columns(

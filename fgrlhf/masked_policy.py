@@ -129,6 +129,7 @@ class MaskedPolicy(Policy):
         response_ids_BT: Tensor,
         response_mask_BT: Tensor,
         support_BTW: Tensor | None = None,
+        conversation_BL: Tensor | None = None,
         temperature: float = 1.0,
         entropy_gradient: bool = False,
         truncation: Sampling | None = None,
@@ -140,7 +141,9 @@ class MaskedPolicy(Policy):
         """
         if truncation is not None or support_BTW is not None:
             raise ValueError("RLConfig refuses nlpo with a server, and with another mask")
-        hidden_BTD = self.hidden(prompt_ids_BP, prompt_mask_BP, response_ids_BT, response_mask_BT)
+        hidden_BTD = self.states(
+            prompt_ids_BP, prompt_mask_BP, response_ids_BT, response_mask_BT, conversation_BL
+        )
         real_BT = response_mask_BT.bool()
         ids_N = response_ids_BT[real_BT]
         logprobs_N, entropy_N = self._chosen_logprobs(
@@ -161,6 +164,8 @@ class MaskedPolicy(Policy):
             rollout.prompt_mask_BP,
             rollout.response_ids_BT,
             rollout.response_mask_BT,
+            None,
+            rollout.conversation_BL,
         )
         return logprobs_of(self.base, batch, num_samples, temperature)
 

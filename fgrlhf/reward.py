@@ -25,7 +25,7 @@ from fgrlhf.alignment import place_on_tokens
 from fgrlhf.base.background import Background
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.reward_utils import WHOLE_LEVELS
-from fgrlhf.text_types import Prompt, ResponseTokens, SegmentScore, SegmentValue
+from fgrlhf.text_types import Prompt, ResponseTokens, SegmentScore, SegmentValue, Turn
 from fgrlhf.types import Rollout, TokenReward
 from fgrlhf.utils import ROUNDING
 
@@ -465,7 +465,17 @@ def _tokens_of(rollout: Rollout) -> list[ResponseTokens] | None:
     """The tokens, for rewards with `needs_tokens`; None if the rollout did not record them."""
     if rollout.finished is None:
         return None
-    return [ResponseTokens(*pair) for pair in zip(rollout.char_ends, rollout.finished)]
+    return response_tokens(rollout.char_ends, rollout.finished, rollout.turns)
+
+
+def response_tokens(
+    char_ends: Sequence[tuple[int, ...]],
+    finished: Sequence[bool],
+    turns: Sequence[tuple[Turn, ...]] | None,
+) -> list[ResponseTokens]:
+    """The tokens of each response, for rewards with `needs_tokens`."""
+    turns = turns or [()] * len(finished)
+    return [ResponseTokens(*parts) for parts in zip(char_ends, finished, turns, strict=True)]
 
 
 class CombinedReward(BasicReward):

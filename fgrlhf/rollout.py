@@ -4,6 +4,7 @@ Which prompts a step has, and the seeds of its responses, are pure functions of 
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +15,7 @@ from fgrlhf.base.seeds import derive_seed
 from fgrlhf.configs.sections import Sampling
 from fgrlhf.models.base import Policy
 from fgrlhf.models.logprobs import check_logprobs
-from fgrlhf.text_types import Prompt
+from fgrlhf.text_types import Prompt, turns_text
 from fgrlhf.types import PolicyOutput, Response, Rollout
 from fgrlhf.value import ActorCritic
 
@@ -108,14 +109,14 @@ def score(
     """
     policy = actor_critic.policy
     repeated_prompts = tuple(prompt for prompt in prompts for _ in range(num_samples))
-    texts, ends = decode(policy.tokenizer, response.ids_BT, response.mask_BT, policy.lead)
+    texts, ends = decoded(policy, response)
     if texts_known is not None:
         texts_known(repeated_prompts, texts)
     prompt_ids_BP = prompt_ids_GP.repeat_interleave(num_samples, 0)
     prompt_mask_BP = prompt_mask_GP.repeat_interleave(num_samples, 0)
     batch = (prompt_ids_BP, prompt_mask_BP, response.ids_BT, response.mask_BT)
     # what a policy reads: the critic has no use for the support
-    given = batch if response.support_BTW is None else (*batch, response.support_BTW)
+    given = (*batch, response.support_BTW, response.conversation_BL)
 
     if _must_recompute(actor_critic, response):
         truncation = None
@@ -123,7 +124,8 @@ def score(
             truncation = sampling
         output = _policy_and_critic(actor_critic, given, num_samples, temperature, truncation)
     else:
-        output = PolicyOutput(response.logprobs_BT, **_values(actor_critic, batch, num_samples))
+        read = (*batch, response.conversation_BL)
+        output = PolicyOutput(response.logprobs_BT, **_values(actor_critic, read, num_samples))
     behaviour_logprobs_BT = None if response.of_policy else response.logprobs_BT
     if output.log_kept_mass_BT is not None:
         behaviour_logprobs_BT = response.logprobs_BT + output.log_kept_mass_BT
@@ -151,6 +153,8 @@ def score(
         behaviour_logprobs_BT=behaviour_logprobs_BT,
         support_BTW=response.support_BTW,
         values_BTA=output.values_BTA,
+        conversation_BL=response.conversation_BL,
+        turns=response.turns,
     )
 
 
@@ -161,7 +165,7 @@ def _joined(parts: Sequence[Tensor | None]) -> Tensor | None:
 
 
 def _values(
-    actor_critic: ActorCritic, batch: Sequence[Tensor], num_samples: int
+    actor_critic: ActorCritic, batch: Sequence[Tensor | None], num_samples: int
 ) -> dict[str, Tensor | None]:
     """The values of a critic with a network of its own; {} without a critic."""
     critic = actor_critic.value
@@ -189,7 +193,7 @@ def _must_recompute(actor_critic: ActorCritic, response: Response) -> bool:
 
 def _policy_and_critic(
     actor_critic: ActorCritic,
-    batch: Sequence[Tensor],
+    batch: Sequence[Tensor | None],
     num_samples: int,
     temperature: float,
     truncation: Sampling | None,
@@ -208,7 +212,7 @@ def _policy_and_critic(
 
 
 def logprobs_of(
-    model: nn.Module, batch: Sequence[Tensor], num_samples: int, temperature: float
+    model: nn.Module, batch: Sequence[Tensor | None], num_samples: int, temperature: float
 ) -> Tensor:
     """logprobs_BT of a batch's responses under a policy or reference, in `parts`."""
     logprobs = []
@@ -216,6 +220,14 @@ def logprobs_of(
         output, _ = model(*part, temperature=temperature)
         logprobs.append(output.logprobs_BT)
     return torch.cat(logprobs)
+
+
+def decoded(
+    policy: Policy, response: Response
+) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]:
+    """The texts of responses and their `char_ends` (`fgrlhf.alignment.decode`)."""
+    batch = (response.ids_BT, response.mask_BT)
+    return decode(policy.tokenizer, *batch, policy.lead, response.turns)
 
 
 def finished_responses(response: Response, eos_ids: Sequence[int]) -> tuple[bool, ...]:
@@ -226,24 +238,25 @@ def finished_responses(response: Response, eos_ids: Sequence[int]) -> tuple[bool
 
 
 def parts(
-    batch: Sequence[Tensor], num_samples: int, limit: int | None = None
-) -> Iterator[list[Tensor]]:
+    batch: Sequence[Tensor | None], num_samples: int, limit: int | None = None
+) -> Iterator[list[Any]]:
     """A batch in parts of a few prompts, so that memory does not grow with the batch.
 
     Args:
-      batch: prompt ids, prompt mask, response ids, response mask, and what else a row has; the rows
-        of a prompt are consecutive.
+      batch: prompt ids, prompt mask, response ids, response mask, and what else a row has, or None;
+        the rows of a prompt are consecutive.
       num_samples: rows per prompt. They are never separated, even if they exceed the limit.
       limit: most tokens per part, padding included; None: SCORED_AT_ONCE.
     """
     if limit is None:
         limit = SCORED_AT_ONCE
-    B, P = batch[0].shape
-    T = batch[2].shape[1]
+    present = [x for x in batch if x is not None]
+    B, P = present[0].shape
+    T = max(x.shape[1] for x in present[2:])  # that of a whole conversation, if there is one
     prompts_at_once = max(limit // (num_samples * (P + T)), 1)
     rows_at_once = prompts_at_once * num_samples
     for start in range(0, B, rows_at_once):
-        yield [x[start : start + rows_at_once] for x in batch]
+        yield [None if x is None else x[start : start + rows_at_once] for x in batch]
 
 
 def generate_texts(
@@ -294,6 +307,8 @@ def response_seeds_by_id(prompts: Sequence[Prompt], seed: int, num_samples: int)
 
 def response_texts(policy: Policy, response: Response) -> list[str]:
     """The text of every response."""
+    if response.turns is not None:
+        return [turns_text(turns) for turns in response.turns]
     lengths = response.mask_BT.sum(1).tolist()
     unpadded = [ids_T[: int(length)] for ids_T, length in zip(response.ids_BT.tolist(), lengths)]
     return texts_of(policy.tokenizer, unpadded, policy.lead)

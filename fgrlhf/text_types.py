@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 SYSTEM, USER, ASSISTANT = "system", "user", "assistant"  # roles in a dialog
+TOOL = "tool"  # the role of a tool, in a conversation with an environment
 Message = tuple[str, str]  # role and text
 ConversationForm = Literal["chat", "text_eos", "text"]  # fgrlhf/reward_models/conversation.py
 SegmentValue = Literal["hard", "expected", "log_odds"]  # `segment_value` in fgrlhf/reward.py
@@ -63,16 +64,78 @@ MetricFunction = Callable[[Prompt, str], Mapping[str, float | None]]
 
 
 @dataclass(frozen=True)
+class Reply:
+    """What an environment answers to a turn of the policy.
+
+    Args:
+      text: what the policy reads before its next turn.
+      reward: of the turn, in reward units.
+      done: whether the conversation ends here; the policy then never reads the text.
+      role: who speaks, the user or a tool; chat templates write them differently.
+
+    Raises:
+      ValueError: another role.
+    """
+
+    text: str
+    reward: float = 0.0
+    done: bool = False
+    role: str = USER
+
+    def __post_init__(self):
+        if self.role not in (USER, TOOL):
+            raise ValueError(f"role is {self.role!r:.60}, not {USER!r} or {TOOL!r}")
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A turn of the policy in a conversation with an environment, and the reply to it.
+
+    Args:
+      n_tokens: tokens of the turn, its end-of-sequence token included.
+    """
+
+    text: str
+    n_tokens: int
+    reply: Reply
+
+
+def turns_text(turns: Sequence[Turn]) -> str:
+    """The policy's part of a conversation: a response has a line for each of its turns.
+
+    The token that ends a turn completes the line break after it (`fgrlhf.alignment.decode`), so a
+    segment that ends there is credited at the turn's last token.
+    """
+    return "\n".join(turn.text for turn in turns)
+
+
+def turn_spans(turns: Sequence[Turn]) -> list[tuple[int, int | None]]:
+    """The characters of each turn in `turns_text`, with the line break after it.
+
+    The last turn ends with the response (`SegmentScore.end`).
+    """
+    spans: list[tuple[int, int | None]] = []
+    start = 0
+    for turn in turns:
+        end = start + len(turn.text) + 1
+        spans.append((start, end))
+        start = end
+    return spans[:-1] + [(start, None) for start, _ in spans[-1:]]
+
+
+@dataclass(frozen=True)
 class ResponseTokens:
     """How a response was sampled, for rewards that depend on its tokens.
 
     Args:
       char_ends: number of characters of the text that are complete after each token.
       finished: whether it ended with an end-of-sequence token, not at the length limit.
+      turns: those of a conversation with an environment.
     """
 
     char_ends: tuple[int, ...]
     finished: bool
+    turns: tuple[Turn, ...] = ()
 
 
 def segment_rows(scores: Sequence[SegmentScore] | None) -> list[dict[str, Any]] | None:

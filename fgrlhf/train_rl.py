@@ -42,6 +42,7 @@ def build_trainer(task: Task, config: RLConfig) -> OnPolicyTrainer:
     sampler = make_sampler(config.sampler, unloaded)
     with stop_together(accelerator):
         sampler.check()
+    conversations = config.env.build(unloaded)
 
     critic = config.model.value_model
     if config.needs_values and critic.ckpt is not None:
@@ -85,7 +86,9 @@ def build_trainer(task: Task, config: RLConfig) -> OnPolicyTrainer:
         policy.to(accelerator.device)
         reference.to(accelerator.device)
 
-    evaluate = dev_evaluation(task, config, dev_prompts, reward, reference, accelerator)
+    evaluate = dev_evaluation(
+        task, config, dev_prompts, reward, reference, accelerator, conversations
+    )
     return make_trainer(
         config, ActorCritic(policy, value), reference, reward, train_prompts, evaluate, accelerator
     )

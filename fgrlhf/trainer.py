@@ -114,6 +114,7 @@ class OnPolicyTrainer(PolicyTrainer):
         super().__init__(config, actor_critic, evaluate, accelerator)
         self.algorithm = algorithm
         self.sampler = make_sampler(config.sampler, self.policy)
+        self.conversations = config.env.build(self.policy)
         self.reward = reward
         self.reward_weights = RewardWeights(config.reward)
         self.prompts = prompts
@@ -305,6 +306,17 @@ class OnPolicyTrainer(PolicyTrainer):
             response = self.sampler.sample(
                 policy, *encoded, config.train_sampling, seeds, num_samples, temperature
             )
+            if self.conversations is not None:
+                response = self.conversations.continued(
+                    policy,
+                    prompts,
+                    encoded,
+                    response,
+                    config.train_sampling,
+                    seeds,
+                    num_samples,
+                    temperature,
+                )
             rollout = score(
                 self.actor_critic,
                 self.reference,

@@ -13,6 +13,15 @@ Tensor names end in their axes:
 defines it in a docstring.
 
 Masks are 1 on real tokens and 0 on padding. A response's mask includes its end-of-sequence token.
+
+In a conversation with an environment, the response is what the policy writes, all its turns one
+after the other. So losses, KL, values and statistics are those of the policy's tokens. Only the
+models also read the environment's replies, from `conversation_BL`, where L is the length of the
+whole conversation after the prompt:
+
+    the conversation    w w w h h h h w w    w: written by the policy, h: heard from the environment
+    conversation_BL     1 1 1 . . . . 1 1    with 2 + id in place of each .
+    response_ids_BT     w w w w w
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,8 +31,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fgrlhf.text_types import Prompt, SegmentScore
+from fgrlhf.text_types import Prompt, SegmentScore, Turn
 from fgrlhf.utils import check_shape
+
+# in `conversation_BL`: padding, a token of the policy, or HEARD + the id of one that it only reads
+PADDING, WRITTEN, HEARD = 0, 1, 2
 
 
 @dataclass(frozen=True)
@@ -40,6 +52,9 @@ class Response:
     # the tokens that could be drawn, a bit for each (models/support.py); 0 on padding. None: all,
     # or not recorded. With it, `logprobs_BT` are those of the distribution over these tokens.
     support_BTW: Tensor | None = None
+    # of conversations with an environment (see the module); None: there is none
+    conversation_BL: Tensor | None = None
+    turns: tuple[tuple[Turn, ...], ...] | None = None
 
     def __post_init__(self):
         B, T = self.ids_BT.shape
@@ -47,6 +62,8 @@ class Response:
         check_shape("Response.logprobs_BT", self.logprobs_BT, (B, T))
         if self.support_BTW is not None:
             check_shape("Response.support_BTW", self.support_BTW, (B, T, None))
+        if self.conversation_BL is not None:
+            check_shape("Response.conversation_BL", self.conversation_BL, (B, None))
 
 
 @dataclass(frozen=True)
@@ -76,6 +93,9 @@ class Rollout:
     support_BTW: Tensor | None = None
     # of a critic with an output per aspect, of which `values_BT` is the sum; None: another critic
     values_BTA: Tensor | None = None
+    # of conversations with an environment (see the module); None: there is none
+    conversation_BL: Tensor | None = None
+    turns: tuple[tuple[Turn, ...], ...] | None = None
 
     def __post_init__(self):
         B, P = self.prompt_ids_BP.shape
@@ -91,8 +111,10 @@ class Rollout:
             check_shape("Rollout.behaviour_logprobs_BT", self.behaviour_logprobs_BT, (B, T))
         if self.support_BTW is not None:
             check_shape("Rollout.support_BTW", self.support_BTW, (B, T, None))
+        if self.conversation_BL is not None:
+            check_shape("Rollout.conversation_BL", self.conversation_BL, (B, None))
         check_shape("Rollout.group_B", self.group_B, (B,))
-        for name in ("prompts", "texts", "char_ends", "finished"):
+        for name in ("prompts", "texts", "char_ends", "finished", "turns"):
             entries = getattr(self, name)
             if entries is not None and len(entries) != B:
                 raise ValueError(f"Rollout.{name} has {len(entries)} entries, expected {B}")
@@ -111,7 +133,9 @@ class Rollout:
             value = getattr(self, item.name)
             if isinstance(value, Tensor):
                 value = value[index_B]
-                if item.name.endswith("_BP"):
+                if item.name == "conversation_BL":
+                    value = value[:, : max(int((value != PADDING).sum(1).max()), 1)]
+                elif item.name.endswith("_BP"):
                     value = value[:, -P:] if self.left_padded else value[:, :P]
                 elif item.name.endswith(("_BT", "_BTW", "_BTA")):
                     value = value[:, :T]

@@ -158,6 +158,7 @@ def optimizer_step(
                     old.response_ids_BT,
                     old.response_mask_BT,
                     old.support_BTW,
+                    old.conversation_BL,
                     temperature=config.logprob_temperature,
                     entropy_gradient=trainer.entropy.coef > 0,
                 )

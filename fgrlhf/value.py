@@ -105,6 +105,8 @@ class Value(nn.Module):
         prompt_mask_BP: Tensor,
         response_ids_BT: Tensor,
         response_mask_BT: Tensor,
+        conversation_BL: Tensor | None = None,
+        *,
         policy_hidden_BTD: Tensor | None,
     ) -> tuple[Tensor, Tensor | None]:
         """values_BT and, if every aspect has an output, values_BTA, of which it is the sum.
@@ -116,8 +118,12 @@ class Value(nn.Module):
             hidden_BTD = policy_hidden_BTD
         else:
             with torch.set_grad_enabled(torch.is_grad_enabled() and not self.freezes_trunk):
-                hidden_BTD = self.trunk.hidden(
-                    prompt_ids_BP, prompt_mask_BP, response_ids_BT, response_mask_BT
+                hidden_BTD = self.trunk.states(
+                    prompt_ids_BP,
+                    prompt_mask_BP,
+                    response_ids_BT,
+                    response_mask_BT,
+                    conversation_BL,
                 )
         values_BTA = self.head(hidden_BTD) * response_mask_BT.float()[..., None]
         if self.aspects is None:
@@ -238,6 +244,7 @@ class ActorCritic(nn.Module):
         response_ids_BT: Tensor,
         response_mask_BT: Tensor,
         support_BTW: Tensor | None = None,
+        conversation_BL: Tensor | None = None,
         temperature: float = 1.0,
         entropy_gradient: bool = False,
         truncation: Sampling | None = None,
@@ -250,11 +257,12 @@ class ActorCritic(nn.Module):
         output, hidden_BTD = self.policy(
             *batch,
             support_BTW,
+            conversation_BL,
             temperature=temperature,
             entropy_gradient=entropy_gradient,
             truncation=truncation,
         )
         if self.value is None:
             return output
-        values_BT, values_BTA = self.value(*batch, policy_hidden_BTD=hidden_BTD)
+        values_BT, values_BTA = self.value(*batch, conversation_BL, policy_hidden_BTD=hidden_BTD)
         return replace(output, values_BT=values_BT, values_BTA=values_BTA)

@@ -177,7 +177,10 @@ class TrustRegionStep:
             old = rollout.rows(micro_B)
             with torch.no_grad():
                 output, _ = self.old_policy(
-                    *_batch(old), old.support_BTW, temperature=self.temperature
+                    *_batch(old),
+                    old.support_BTW,
+                    old.conversation_BL,
+                    temperature=self.temperature,
                 )
             # The rollout's may be in bf16: then the ratio would differ from 1 before any step.
             old = replace(old, logprobs_BT=output.logprobs_BT)
@@ -259,6 +262,7 @@ class TrustRegionStep:
         new, _ = self.policy(
             *_batch(old),
             old.support_BTW,
+            old.conversation_BL,
             temperature=self.temperature,
             entropy_gradient=self.config.entropy.coef > 0,
         )
@@ -271,7 +275,7 @@ class TrustRegionStep:
 
     def logits(self, policy: "Policy", old: Rollout) -> Tensor:
         """logits_NV of the N real response tokens, at the temperature of the log-probabilities."""
-        hidden_ND = policy.hidden(*_batch(old))[old.response_mask_BT.bool()]
+        hidden_ND = policy.states(*_batch(old), old.conversation_BL)[old.response_mask_BT.bool()]
         return policy.project(hidden_ND).float() / self.temperature
 
     def fisher_product(self, vector: Tensor) -> Tensor:

@@ -40,7 +40,7 @@ from fgrlhf.models.saving import (
 )
 from fgrlhf.models.top_layers import count_layers, train_top_layers
 from fgrlhf.text_types import Prompt
-from fgrlhf.types import PolicyOutput, Response
+from fgrlhf.types import HEARD, PADDING, WRITTEN, PolicyOutput, Response
 
 # Settings of a checkpoint's generation config that force or forbid tokens, or that change what beam
 # search looks for. They are not part of the policy, so beam search runs without them.
@@ -422,6 +422,7 @@ class Policy(nn.Module, ABC):
         response_ids_BT: Tensor,
         response_mask_BT: Tensor,
         support_BTW: Tensor | None = None,
+        conversation_BL: Tensor | None = None,
         temperature: float = 1.0,
         entropy_gradient: bool = False,
         truncation: Sampling | None = None,
@@ -433,6 +434,7 @@ class Policy(nn.Module, ABC):
         Args:
           support_BTW: the tokens that could be drawn (decoding.py), to which the distribution is
             restricted; None: all.
+          conversation_BL: where the policy reads replies of an environment (types.py); None: none.
           temperature: tau in the equation of the class.
           entropy_gradient: whether a gradient flows through the entropy.
           truncation: its top_k and top_p give log_kept_mass_BT; None: without it.
@@ -441,7 +443,9 @@ class Policy(nn.Module, ABC):
           PolicyOutput with logprobs_BT, entropy_BT and log_kept_mass_BT, and hidden_BTD, the last
           hidden state from which token t was predicted, for a value head.
         """
-        hidden_BTD = self.hidden(prompt_ids_BP, prompt_mask_BP, response_ids_BT, response_mask_BT)
+        hidden_BTD = self.states(
+            prompt_ids_BP, prompt_mask_BP, response_ids_BT, response_mask_BT, conversation_BL
+        )
         real_BT = response_mask_BT.bool()
         # N: real tokens of the batch; nothing is computed for padding
         logprobs_N, entropy_N = chosen_logprobs(
@@ -464,6 +468,32 @@ class Policy(nn.Module, ABC):
             log_kept_mass_BT=log_kept_mass_BT,
         )
         return output, hidden_BTD
+
+    def states(
+        self,
+        prompt_ids_BP: Tensor,
+        prompt_mask_BP: Tensor,
+        response_ids_BT: Tensor,
+        response_mask_BT: Tensor,
+        conversation_BL: Tensor | None = None,
+    ) -> Tensor:
+        """hidden_BTD as `hidden`, of responses with the replies that the policy read on the way.
+
+        The network reads the whole conversation as one response. The states from which tokens of
+        the environment would be predicted are then left out: these tokens have no log-probability,
+        no value and no loss.
+        """
+        if conversation_BL is None:
+            return self.hidden(prompt_ids_BP, prompt_mask_BP, response_ids_BT, response_mask_BT)
+        real_BT = response_mask_BT.bool()
+        written_BL = conversation_BL == WRITTEN
+        # both masks have the tokens of a row in the same order
+        ids_BL = (conversation_BL - HEARD).clamp(min=0)
+        ids_BL = ids_BL.masked_scatter(written_BL, response_ids_BT[real_BT])
+        mask_BL = (conversation_BL != PADDING).to(response_mask_BT.dtype)
+        hidden_BLD = self.hidden(prompt_ids_BP, prompt_mask_BP, ids_BL, mask_BL)
+        hidden_BTD = hidden_BLD.new_zeros(*real_BT.shape, hidden_BLD.shape[-1])
+        return hidden_BTD.masked_scatter(real_BT[..., None], hidden_BLD[written_BL])
 
     def project(self, hidden: Tensor) -> Tensor:
         """Hidden states (..., D) -> logits (..., V), as in the model's own forward pass."""

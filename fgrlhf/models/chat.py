@@ -186,6 +186,21 @@ class ChatTemplate:
             f" {WAY_OUT[0].upper()}{WAY_OUT[1:]}"
         )
 
+    def reply_ids(self, role: str, text: str) -> list[int]:
+        """The tokens between two turns of the model: another's turn, and the opened next one.
+
+        They begin after the token that ends the model's turn, which it has written itself.
+
+        Raises:
+          UserError: the template has no turn of this role after one of the model.
+        """
+        answer = PLACEHOLDER.replace("0", "1")
+        asked = [*self._first, (USER, PLACEHOLDER), (ASSISTANT, answer)]
+        opened = self._opened([*asked, (role, text)])
+        ids = self._ids(opened[opened.lower().index(answer) + len(answer) :])
+        end = self.end_ids[0] if self.end_ids else None
+        return ids[ids.index(end) + 1 :] if end in ids else ids
+
     @cached_property
     def frame(self) -> Frame:
         """What the template writes around an answer; no lead if it opens turns otherwise."""

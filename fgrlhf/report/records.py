@@ -18,6 +18,14 @@ class Record(records.Record, extra="allow"):
     """A record that may have more keys than the report shows."""
 
 
+class ReplyRow(Record):
+    """What an environment said after a number of the policy's tokens."""
+
+    after: NonNegativeInt
+    role: str
+    text: str
+
+
 class Rollout(Record):
     """A row of `samples/step-*.jsonl`: a rollout with its token rewards."""
 
@@ -30,6 +38,7 @@ class Rollout(Record):
     kl: list[float] | None = None
     values: list[float] | None = None
     advantages: list[float] | None = None
+    replies: list[ReplyRow] = []
 
 
 class MetricsLine(Record):

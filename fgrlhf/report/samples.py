@@ -7,7 +7,7 @@ from fgrlhf.metrics.rows import EvaluationRow, Segment, Segments
 from fgrlhf.report.charts import Table
 from fgrlhf.report.data import Outputs, Run
 from fgrlhf.report.display import Display, PromptPart
-from fgrlhf.report.records import Rollout
+from fgrlhf.report.records import ReplyRow, Rollout
 from fgrlhf.report.text import decimal, signed
 from fgrlhf.words import count_words
 
@@ -26,6 +26,7 @@ class Piece:
       label: of the segment.
       special: a token that is not text, such as the end of the sequence.
       whole: the value is that of the whole response, so it is shown even if it is zero.
+      reply: the text is an environment's.
     """
 
     text: str
@@ -36,6 +37,7 @@ class Piece:
     label: str = ""
     special: bool = False
     whole: bool = False
+    reply: bool = False
 
     @property
     def css(self) -> str:
@@ -49,6 +51,8 @@ class Piece:
             classes.append("under-zero")
         if self.special:
             classes.append("special")
+        if self.reply:
+            classes.append("reply")
         return " ".join(classes)
 
     @property
@@ -202,18 +206,26 @@ def token_pieces(
     values: Sequence[float],
     top: float,
     segments: Sequence[Segment],
+    replies: Sequence[ReplyRow] = (),
 ) -> list[Piece]:
     """One piece per token, and one for the white space before it.
+
+    A token of white space only is shown as ↵ if it has a reward, such as the end of a turn.
 
     Args:
       text: the response, without special tokens.
       values: the reward of each token.
       top: the largest |value| of the aspect, which gets the full colour.
       segments: the judged segments, which are underlined.
+      replies: of an environment, between the tokens.
     """
     pieces = []
     start = 0
-    for token, value, end in zip(tokens, values, token_ends(text, tokens)):
+    said = {reply.after: f"{reply.role}: {reply.text}\n" for reply in replies}
+    for n, (token, value, end) in enumerate(zip(tokens, values, token_ends(text, tokens)), 1):
+        if value and token.isspace():
+            mark = Piece("↵", value, _strength(value, top), special=True)
+            pieces.append(mark)
         word = token.lstrip()
         blank = token[: len(token) - len(word)]
         # A segment starts at its first word, which may be after the start of its first token.
@@ -231,6 +243,9 @@ def token_pieces(
                 special=end == start,
             )
         )
+        if n in said:
+            line_break = "" if token.endswith("\n") else "\n"
+            pieces.append(Piece(line_break + said[n], reply=True))
         start = end
     return [piece for piece in pieces if piece.text]
 
@@ -309,7 +324,7 @@ def _rollout(
     for name, values in row.rewards.items():
         segments = row.segments.get(name) or []
         top = scale.get(name, 0.0)
-        aspects[name] = token_pieces(row.response, row.tokens, values, top, segments)
+        aspects[name] = token_pieces(row.response, row.tokens, values, top, segments, row.replies)
     extras: Pieces = {}
     for name, values in _extras(row).items():
         extras[name] = token_pieces(row.response, row.tokens, values, extra_scale[name], [])

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -47,6 +47,7 @@ from fgrlhf.configs.strict import (
     refuse,
     unread_keys,
 )
+from fgrlhf.configs.user_class import ClassPath
 from fgrlhf.metrics.config import (
     ABOUT_METRICS,
     EvaluationMetrics,
@@ -57,6 +58,10 @@ from fgrlhf.metrics.config import (
 from fgrlhf.metrics.pooled import NOT_REWARDS
 from fgrlhf.rewards.kind import RewardKind
 from fgrlhf.samplers.config import AnySampler, LocalSamplerConfig, VllmSamplerConfig
+
+if TYPE_CHECKING:
+    from fgrlhf.environments import Conversations
+    from fgrlhf.models.base import Policy
 
 
 class ValueConfig(StrictModel):
@@ -110,8 +115,17 @@ class RLModelConfig(PolicyConfig):
 
 
 class EnvConfig(StrictModel):
-    """The section `env`: responses per prompt, and their log-probabilities."""
+    """The section `env`: what the policy responds to, how often, and the log-probabilities."""
 
+    kind: Literal["prompt", "python"] = Field(
+        default="prompt",
+        description="prompt: a response; python: a conversation with a class of your own",
+    )
+    of: ClassPath | None = Field(
+        default=None,
+        description="package.module.Class with `reply(prompt, messages)`: docs/environments.md",
+    )
+    max_turns: Count = Field(default=4, description="of the policy in a conversation")
     train_num_samples_per_input: BatchSize = Field(
         default=4, description="responses per prompt in a rollout"
     )
@@ -122,6 +136,28 @@ class EnvConfig(StrictModel):
         default=False,
         description="ratio and KL are of the distribution that top_k, top_p and min_p leave (D5)",
     )
+
+    @model_validator(mode="after")
+    def _conversation_is_whole(self):
+        if self.has_conversations:
+            missing = "it is null: name the class of the environment, as in my_package.games.Game"
+            refuse([] if self.of else [("of", missing)])
+        else:
+            refuse(unread_keys(self, ["of", "max_turns"], "since kind is prompt: set kind=python"))
+        return self
+
+    @property
+    def has_conversations(self) -> bool:
+        """Whether the policy talks with an environment, over several turns."""
+        return self.kind == "python"
+
+    def build(self, policy: "Policy") -> "Conversations | None":
+        """The conversations that the policy has; None: it responds to prompts."""
+        if self.of is None:
+            return None
+        from fgrlhf.environments import make_conversations
+
+        return make_conversations(self.of, self.max_turns, policy)
 
 
 _MONITOR = re.compile(r"(?P<metric>[^\s<>=]+)\s*(?:(?P<sign>[<>]=)\s*(?P<bound>\S+))?")
@@ -318,6 +354,7 @@ class RLConfig(RunConfig):
             *self._critic_mistakes(),
             *self._aspect_mistakes(),
             *self._monte_carlo_mistakes(),
+            *self._conversation_mistakes(),
             *self.algorithm.mistakes(self._settings_for_the_algorithm()),
             *self._sampler_mistakes(),
             *best_metric_mistakes(self.evaluation.metric, self.evaluation_metrics),
@@ -434,6 +471,18 @@ class RLConfig(RunConfig):
             mistakes.append(f"algorithm.name is trpo, whose update trains a critic, {way_out}")
         return mistakes
 
+    def _conversation_mistakes(self) -> list[str]:
+        """Settings with which responses cannot have several turns."""
+        if not self.env.has_conversations:
+            return []
+        way_out = "which env.kind=python cannot use yet"
+        mistakes = []
+        if not isinstance(self.sampler, LocalSamplerConfig):
+            mistakes.append(f"sampler.kind is {self.sampler.kind}, {way_out}: set it to local")
+        if self.has_monte_carlo_values:
+            mistakes.append(f"algorithm.critic is monte_carlo, {way_out}: set it to scalar")
+        return mistakes
+
     def _aspect_mistakes(self) -> list[str]:
         """Names in `gamma` and `gae.lam` of which the critic has no output."""
         aspects = self.critic_aspects
@@ -463,6 +512,7 @@ class RLConfig(RunConfig):
             **super().unsupported_by_fsdp2(),
             "model.value_model.train_top_layers": critic.train_top_layers is not None,
             f"algorithm.name={self.algorithm.name}": has_hooks,
+            f"env.kind={self.env.kind}": self.env.has_conversations,
         }
 
     def _sampler_mistakes(self) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fgrlhf.text_types import segment_rows
+from fgrlhf.text_types import Turn, segment_rows
 from fgrlhf.types import Advantages, Rollout, TokenReward
 from fgrlhf.utils import ROUNDING, masked_mean, masked_var
 
@@ -156,6 +156,7 @@ def sample_rows(
         values = None
         if rollout.values_BT is not None:
             values = rounded(rollout.values_BT[b], length)
+        replies = None if rollout.turns is None else reply_rows(rollout.turns[b])
         rows.append(
             {
                 "prompt": rollout.prompts[b].text,
@@ -173,7 +174,18 @@ def sample_rows(
                 "advantages": rounded(advantages.advantages_BT[b], length),
                 "reward": round(float(rewards.total_BT[b].sum()), 5),
             }
+            | ({} if replies is None else {"replies": replies})
         )
+    return rows
+
+
+def reply_rows(turns: Sequence[Turn]) -> list[dict[str, Any]]:
+    """What an environment said, and the number of the policy's tokens before it."""
+    rows = []
+    n_tokens = 0
+    for turn in turns:
+        n_tokens += turn.n_tokens
+        rows.append({"after": n_tokens, "role": turn.reply.role, "text": turn.reply.text})
     return rows
 
 
