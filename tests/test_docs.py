@@ -202,6 +202,8 @@ class Programs:
             patch.setattr("sys.argv", ["fgrlhf", name, *rest])
             if {NEW_TASK, f"task={NEW_TASK}"} & set(rest) and name != "new-task":
                 patch.chdir(self.folder_of_the_guide())
+            if "game.yml" in rest:
+                patch.chdir(self.working_folder())
             if name == "env" or (rest and name in ("data", "new-task")):
                 patch.chdir(self.working_folder())
                 if rest[:1] in (["model"], ["convert-config"]):
@@ -358,6 +360,7 @@ class Programs:
         unpaired = '{"prompt": "Name a prime.", "completion": "7", "label": true}\n'
         unpaired += '{"prompt": "Name a prime.", "completion": "8", "label": false}\n'
         (root / "unpaired.jsonl").write_text(unpaired)
+        (root / "game.yml").write_text(*blocks(ROOT / "docs" / "environments.md", "yaml"))
         write_feedback_files(root)
         write_judgement_files(root)
         return root
