@@ -121,7 +121,7 @@ def build(size: Size, responses: list[list[int]]) -> State:
     reference = workload.reference_model(size)
     value, head = workload.value_model(size)
     for model in (policy, reference, value):
-        model.set_attn_implementation(size.baseline_attention)
+        model.set_attn_implementation("eager")
     for module in (policy, reference, value, head):
         nn.Module.to(module, device)
     dtype = torch.bfloat16 if size.bf16 else torch.float32

@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from pydantic import Field, NonNegativeFloat, PositiveInt
+from pydantic import Field, PositiveInt
 
 from benchmarks import baseline, causal, ours, workload
 from benchmarks.flops import padded_update_flops, step_flops
@@ -39,8 +39,8 @@ from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_json
 from fgrlhf.cli.command_line import run_program
 
-OPTIONS = ("dropout", "baseline_attention", "onednn", "gradient_checkpointing")
-OF_SIZE = ("reps", "prompts", "samples", "epochs", *OPTIONS)  # settings that change a size
+OPTIONS = ("onednn", "gradient_checkpointing")
+OF_SIZE = ("reps", "prompts", *OPTIONS)  # settings that change a size
 # Of the equality check. The second epoch is needed because the ratio of the first is 1.
 CHECKED_EPOCHS = 2
 CHECKED_PROMPTS = 2
@@ -58,14 +58,6 @@ class BenchSettings(ResultSettings):
         None, description="timed steps of each side; null: the size's default"
     )
     prompts: PositiveInt | None = Field(None, description="null: the size's default")
-    samples: PositiveInt | None = Field(None, description="per prompt; null: the size's default")
-    epochs: PositiveInt | None = Field(None, description="null: the size's default")
-    dropout: NonNegativeFloat = Field(
-        0.1, description="of policy and critic in updates, on both sides; off in the check"
-    )
-    baseline_attention: Literal["eager", "sdpa"] = Field(
-        "eager", description="of the baseline's T5s; the published code could only use eager"
-    )
     onednn: bool = Field(
         True, description="false: ours multiplies matrices with MKL on a CPU, like the baseline"
     )
@@ -219,7 +211,7 @@ def lengths_by_prompt(size: Size, responses: Sequence[Sequence[int]]) -> list[li
 
 def workload_facts(size: Size, responses: Sequence[Sequence[int]]) -> dict[str, object]:
     """The facts about the workload that the tables print."""
-    names = ("samples", "epochs", "micro_batch", "reps")
+    names = ("samples", "epochs", "micro_batch", "reps", "dropout")
     return {
         "prompt_tokens": workload.prompt_lengths(size),
         "answer_tokens": [len(row) for row in responses],
@@ -241,8 +233,7 @@ def size_table(name: str, result: dict[str, dict]) -> str:
     about = [
         f"**{name}**: {len(facts['prompt_tokens'])} prompts ({prompt:.0f} tokens on average) with"
         f" {facts['samples']} samples ({answer:.0f}), {facts['epochs']} epochs in micro-batches of"
-        f" {facts['micro_batch']}, {facts['precision']}, dropout {facts['dropout']:g},"
-        f" {facts['baseline_attention']} attention in the baseline.",
+        f" {facts['micro_batch']}, {facts['precision']}, dropout {facts['dropout']:g}.",
         f"The baseline computes {facts['baseline_flops']:.2g} times our FLOPs in updates.",
     ]
     if not facts["onednn"]:

@@ -18,7 +18,6 @@ from pydantic import Field, PositiveInt
 from benchmarks import ours
 from benchmarks.harness import (
     PeakMemory,
-    Progress,
     ResultSettings,
     in_processes,
     number,
@@ -26,9 +25,8 @@ from benchmarks.harness import (
 )
 from benchmarks.measure import run_loop_step, size_of
 from benchmarks.scaling import AXES as ALL_AXES
-from benchmarks.scaling import at
+from benchmarks.scaling import at, sweep
 from benchmarks.workload import RMDims, Size, T5Dims
-from fgrlhf.base.files import write_json
 from fgrlhf.base.processes import environments_of_group
 from fgrlhf.cli.command_line import run_program
 
@@ -78,51 +76,37 @@ def peaks_here(size: Mapping[str, Any], strategy: str) -> dict[str, float]:
     return peaks
 
 
-def measured(size: Size, strategy: str) -> dict[str, float]:
-    """Peaks of the process that needs most, in two processes."""
+def measure_point(axis: str, value: int) -> dict[str, float]:
+    """x, and the peaks of the process that needs most, of two, by strategy and phase."""
+    point: dict[str, float] = {"x": value}
     environments = [variables | RETURN_AT_ONCE for variables in environments_of_group(RANKS)]
-    arguments = {"size": asdict(size), "strategy": strategy}
-    ranks = in_processes("benchmarks.ranks:peaks_here", arguments, environments)
-    return {name: max(peaks[name] for peaks in ranks) for name in ranks[0]}
+    for strategy in STRATEGIES:
+        arguments = {"size": asdict(size_at(axis, value)), "strategy": strategy}
+        ranks = in_processes("benchmarks.ranks:peaks_here", arguments, environments)
+        for phase in ranks[0]:
+            point[f"{strategy}, {phase}"] = max(peaks[phase] for peaks in ranks)
+    return point
 
 
-# ---- the document --------------------------------------------------------------------------------
-
-Points = Sequence[Mapping[str, float]]
-
-
-def memory_table(results: Mapping[str, Mapping[str, Points]]) -> str:
-    header = ["against", "value"]
-    header += [f"{strategy}, {phase}" for strategy in STRATEGIES for phase in ("rollout", "update")]
-    rows = []
-    for axis, by_strategy in results.items():
-        for points in zip(*(by_strategy[strategy] for strategy in STRATEGIES)):
-            cells = [number(point[phase]) for point in points for phase in ("rollout", "update")]
-            rows.append([AXES[axis][0], f"{points[0]['x']:,}", *cells])
-    return table(header, rows)
-
-
-def document(results: Mapping[str, Mapping[str, Points]]) -> str:
+def document(results: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
+    """The peaks of both halves of a step as a table, under a description."""
     base = (
         f"MB of the larger of {RANKS} processes above its imports. Policy, critic and reference of"
         f" width {DIMS.d_model}, 2 samples per prompt, fp32."
     )
-    return f"{base}\n\n{memory_table(results)}\n"
+    columns = [f"{strategy}, {half}" for strategy in STRATEGIES for half in ("rollout", "update")]
+    rows = []
+    for axis, points in results.items():
+        for point in points:
+            cells = [number(point[column]) for column in columns]
+            rows.append([AXES[axis][0], f"{point['x']:,}", *cells])
+    return f"{base}\n\n{table(['against', 'value', *columns], rows)}\n"
 
 
 def run(settings: RanksSettings) -> None:
     """Measure all points, and write the table."""
-    say = Progress()
-    results: dict[str, dict[str, list[dict[str, float]]]] = {}
-    for axis, (_, values) in AXES.items():
-        results[axis] = {strategy: [] for strategy in STRATEGIES}
-        for value in values[: settings.points]:
-            for strategy in STRATEGIES:
-                peaks = measured(size_at(axis, value), strategy)
-                results[axis][strategy].append({"x": value, **peaks})
-                text = ", ".join(f"{name} {peak:.0f} MB" for name, peak in peaks.items())
-                say(f"{axis} {value:,}, {strategy}: {text}")
-        write_json(Path(settings.output_dir) / "ranks.json", results)
+    axes = {axis: values[: settings.points] for axis, (_, values) in AXES.items()}
+    results = sweep(axes, measure_point, Path(settings.output_dir) / "ranks.json")
     settings.publish("ranks", document(results))
 
 

@@ -9,7 +9,7 @@ linear. Writes `scaling.json` and `scaling.md`.
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -62,7 +62,6 @@ AXES: dict[str, tuple[str, tuple[int, ...]]] = {
     "samples": ("samples of a prompt, K", (1, 2, 4, 8, 16)),
     "prompts": ("prompts in a batch", (1, 2, 4, 8, 16)),
     "width": ("weights of the policy", (64, 128, 256, 512)),
-    "vocab": ("tokens of the vocabulary", (2000, 8000, 32000)),
     "top_layers": ("trained layers, of 8", (1, 2, 4, 8)),
     "reward_models": ("reward models of sentences", (1, 2, 4, 8)),
 }
@@ -90,10 +89,8 @@ def at(axis: str, value: int) -> Size:
     """The base size with one value changed."""
     if axis == "width":
         return _sized(BASE, value)
-    if axis in ("vocab", "top_layers"):
-        network = replace(BASE.policy, vocab=value) if axis == "vocab" else DEEP
-        top_layers = None if axis == "vocab" else value
-        return replace(BASE, policy=network, value=network, top_layers=top_layers)
+    if axis == "top_layers":
+        return replace(BASE, policy=DEEP, value=DEEP, top_layers=value)
     size = replace(BASE, **{axis: value})
     assert size.prompt_tokens is not None
     return replace(size, input_limit=max(size.input_limit, size.prompt_tokens))
@@ -149,21 +146,31 @@ def document(results: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
     return f"{base}\n\n{growth_table(results)}\n"
 
 
+def sweep(
+    axes: Mapping[str, Sequence[int]],
+    measure: Callable[[str, int], dict[str, float]],
+    file: Path,
+) -> dict[str, list[dict[str, float]]]:
+    """Measure the points of all axes, and write the file after each: axis -> points."""
+    say = Progress()
+    results: dict[str, list[dict[str, float]]] = {}
+    for axis, values in axes.items():
+        results[axis] = []
+        for value in values:
+            point = measure(axis, value)
+            results[axis].append(point)
+            say(f"{axis} {', '.join(f'{name} {number(cost)}' for name, cost in point.items())}")
+        write_json(file, results)
+    return results
+
+
 def run(settings: ScalingSettings) -> dict[str, list[dict[str, float]]]:
     """Measure and write; returns axis -> points."""
-    say = Progress()
-    folder = Path(settings.output_dir)
-    results = {}
-    for axis in settings.chosen():
-        results[axis] = []
-        for value in AXES[axis][1][: settings.points]:
-            results[axis].append(measure_point(axis, value, settings))
-            point = results[axis][-1]
-            say(
-                f"{axis} {point['x']:,}: step {point['step']:.2f} s, {point['peak_mb']:.0f} MB"
-                " above imports"
-            )
-        write_json(folder / "scaling.json", results)
+    results = sweep(
+        {axis: AXES[axis][1][: settings.points] for axis in settings.chosen()},
+        lambda axis, value: measure_point(axis, value, settings),
+        Path(settings.output_dir) / "scaling.json",
+    )
     settings.publish("scaling", document(results))
     return results
 

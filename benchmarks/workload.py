@@ -84,8 +84,6 @@ class Size:
     have 97 (tiny) and 95 (t5_small) tokens on average, and sampled answers of real rows have 97.
     None makes every answer `answer_tokens` long.
     `reps`: timed steps of each side.
-    `baseline_attention`: attention of the baseline's T5s; transformers 4.23, which the published
-    code uses, had only `eager`.
     `onednn`: whether ours may multiply matrices with oneDNN on a CPU (fgrlhf/kernels/layers.py).
     `gradient_checkpointing`: whether ours recomputes layers in updates.
     `top_layers`: of policy and critic that ours trains; None: all.
@@ -106,7 +104,6 @@ class Size:
     eos_every: int | None = 100
     bf16: bool = False
     dropout: float = 0.1
-    baseline_attention: str = "eager"
     onednn: bool = True
     gradient_checkpointing: bool = False
     top_layers: int | None = None

@@ -232,7 +232,7 @@ def test_precision_compares_sampling_and_scoring():
 def test_unknown_sizes_are_refused():
     with pytest.raises(UserError, match="huge.*choose from tiny"):
         bench.BenchSettings(sizes="tiny,huge").chosen()
-    assert [size.samples for size in bench.BenchSettings(sizes="tiny", samples=2).chosen()] == [2]
+    assert [size.prompts for size in bench.BenchSettings(sizes="tiny", prompts=2).chosen()] == [2]
     assert bench.BenchSettings(sizes="smollm2").chosen() == []
 
 
@@ -257,11 +257,7 @@ def test_numbers_and_parts_of_a_document(tmp_path):
 
 
 def test_an_axis_changes_what_it_names():
-    vocab, layers, models = (
-        scaling.at(axis, 4) for axis in ("vocab", "top_layers", "reward_models")
-    )
-    assert replace(vocab, policy=scaling.BASE.policy, value=scaling.BASE.value) == scaling.BASE
-    assert vocab.policy.vocab == vocab.value.vocab == 4
+    layers, models = (scaling.at(axis, 4) for axis in ("top_layers", "reward_models"))
     assert (layers.policy.layers, layers.value.layers, layers.top_layers) == (8, 8, 4)
     assert list(workload.aspects(models)) == [f"factuality_{i}" for i in range(4)]
     for axis, (_, points) in scaling.AXES.items():
