@@ -105,6 +105,8 @@ launch() { python -m fgrlhf.cli.stage_script launch "$@"; }
 stage() { python -m fgrlhf.cli.stage_script stage "$@"; }
 evaluate_policy() { python -m fgrlhf.cli.stage_script evaluate_policy "$@"; }
 compare_runs() { python -m fgrlhf.cli.stage_script compare_runs "$@"; }
+write_report() { python -m fgrlhf.cli.stage_script write_report "$@"; }
+run_task() { python -m fgrlhf.cli.stage_script run_task "$@"; }
 setting() { python -m fgrlhf.cli.stage_script setting "$@"; }
 unknown() { python -m fgrlhf.cli.stage_script unknown "$@"; }  # MESSAGE NAME KNOWN...: an error with the similar name
 run_folder() { setting logging.save_dir "$@"; }  # of a run, by default the first argument
@@ -116,24 +118,3 @@ if [ -n "$TASK" ] && [ "$SCALE" != paper ] && [ -z "$(find "tasks/$TASK" -name "
     done
     unknown "$TASK has no configs of SCALE=$SCALE" "$SCALE" "${scales[@]}"
 fi
-
-# write_report SCRIPT arguments...: summarise the policies that SCRIPT has evaluated, and write $OUTPUT_DIR/report.html.
-write_report() {
-    needs "$OUTPUT_DIR/eval" "$1" "" "${@:2}"
-    python -m fgrlhf.pipeline.summary "tasks.$TASK" output_dir="$OUTPUT_DIR" scale="$SCALE"
-    python -m fgrlhf.report.page "$OUTPUT_DIR" task="tasks.$TASK" "${@:2}"
-}
-
-# run_task SCRIPTS TRAIN RESULT overrides...: run the scripts of the task that prepare RL, evaluate the policy after SFT, run
-# TRAIN, and evaluate the policy RESULT, which is FOLDER/best or FOLDER/final of its run.
-run_task() {
-    local script folder run
-    for script in $1; do bash "tasks/$TASK/$script"; done
-    echo "after SFT:"
-    bash "tasks/$TASK/training/evaluate.sh" policy="$OUTPUT_DIR/sft" name=sft
-    bash "tasks/$TASK/$2" "${@:4}"
-    echo "after RL:"
-    folder="$(dirname "$3")"
-    run="$(run_folder "$OUTPUT_DIR/$folder" "${@:4}")"
-    bash "tasks/$TASK/training/evaluate.sh" policy="$run/$(basename "$3")" name="$(basename "$run")"
-}

@@ -16,6 +16,6 @@ def program(folder: Path, name: str, text: str) -> None:
 
 def fake_python(folder: Path, text: str) -> None:
     """Write a program `python` that runs `text`. The functions of stage scripts are real."""
-    is_function = '[ "${2:-}" = fgrlhf.cli.stage_script ]'
+    functions = "fgrlhf.cli.stage_script | tasks.*.experiments | tasks.text_stages"
     real = f'PYTHONPATH="{ROOT}" exec {sys.executable} "$@"'
-    program(folder, "python", f"if {is_function}; then {real}; fi\n{text}")
+    program(folder, "python", f'case "${{2:-}}" in {functions}) {real} ;; esac\n{text}')

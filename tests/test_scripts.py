@@ -20,6 +20,7 @@ from fgrlhf.base.files import read_jsonl, write_text
 from fgrlhf.cli import stage_script
 from fgrlhf.cli.main import SPINS
 from fgrlhf.cli.stage_script import StageScript
+from tasks.qa_feedback.training import experiments
 
 ROOT = Path(__file__).parents[1]
 SHOW = 'printf "%s\\n" "$PWD" "$SCALE" "$DATA_DIR" "$OUTPUT_DIR" '
@@ -89,6 +90,41 @@ def test_a_similar_experiment_is_named(tmp_path):
     )
     assert ended.stderr.startswith(start)
     assert "is not an experiment; known: plan" in run_script(script, tmp_path).stderr
+
+
+def test_a_row_of_the_paper_is_trained_and_evaluated_on_both_splits():
+    stage = StageScript("qa_feedback", "paper", "published", "d", "o", {})
+    trained, *evaluated = experiments.commands("relevance_low", stage, ["train.seed=1"])
+    script, *settings = trained[1:]
+    assert script == "tasks/qa_feedback/training/train_finegrained.sh"
+    assert settings == [
+        "reward.relevance_model.weight=0.5",
+        "logging.save_dir=o/published_relevance_low",
+        "logging.run_name=published_relevance_low",
+        "train.seed=1",
+    ]
+    expected = ["policy=o/published_relevance_low/best", "name=published_relevance_low"]
+    assert [words[2:] for words in evaluated] == [
+        [*expected, f"split={split}"] for split in ("dev", "test")
+    ]
+    # DPO has no published variant, and the policy after SFT is there already
+    assert experiments.commands("dpo", stage, [])[1][2:4] == ["policy=o/dpo/best", "name=dpo"]
+    sft = experiments.commands("sft", stage, [])
+    assert [words[2:] for words in sft] == [
+        ["policy=o/sft", "name=sft", f"split={split}"] for split in ("dev", "test")
+    ]
+
+
+@pytest.mark.parametrize("variant, seconds", [("", "4.0"), ("published", "20.6")])
+def test_the_plan_has_every_row_and_the_measured_seconds(variant, seconds):
+    stage = StageScript("qa_feedback", "paper", variant, "d", "o", {})
+    words = experiments.plan(stage, ["source=mine"])
+    prefix = f"{variant}_" if variant else ""
+    config = f"tasks/qa_feedback/training/{prefix}fine_grained_config.yml"
+    assert f"rl:{config}@without_completeness" in words and f"seconds.rl={seconds}" in words
+    assert words[-1] == "source=mine" and sum(word.startswith("rl:") for word in words) == 8
+    mini = experiments.plan(StageScript("qa_feedback", "mini", "", "d", "o", {}), [])
+    assert not any(word.startswith("seconds") for word in mini)
 
 
 def test_the_task_is_that_of_the_script(bash, tmp_path):
@@ -394,7 +430,7 @@ def test_every_stage_script_starts_with_the_common_head(path):
     assert text.startswith("#!/usr/bin/env bash\n")
     up = "../" * (len(path.relative_to(ROOT).parts) - 1)
     heads = [f'source "$(dirname "${{BASH_SOURCE[0]}}")/{up}scripts/env.sh"\n']
-    heads += [f'source "$(dirname "$0")/{up}scripts/{name}.sh"' for name in ("call", "text_task")]
+    heads.append(f'source "$(dirname "$0")/{up}scripts/call.sh"')
     assert any(head in text for head in heads)
     assert subprocess.run(["bash", "-n", str(path)]).returncode == 0
     assert os.access(path, os.X_OK)

@@ -8,6 +8,8 @@
     stage PROGRAM NAME.yml FILES MODELS arguments...       train on the task
     evaluate_policy NAME.yml FILES MODELS arguments...     evaluate a policy on the task's prompts
     compare_runs CONFIGS FILES MODELS arguments...         compare configs over seeds
+    write_report SCRIPT arguments...               write the report on what SCRIPT has evaluated
+    run_task SCRIPTS TRAIN RESULT arguments...     run all stages of a task
     setting KEY DEFAULT arguments...               print the value of a key among the arguments
     unknown MESSAGE NAME KNOWN...                  stop: NAME is none of the known names
 
@@ -229,6 +231,35 @@ class StageScript:
         program = ["python", "-m", "fgrlhf.pipeline.compare", f"tasks.{self.task}"]
         return [*program, *paths, *folders, *arguments]
 
+    def write_report(self, evaluate: str, *arguments: str) -> None:
+        """Summarise the policies that a script has evaluated, and write report.html."""
+        self.needs(f"{self.output}/eval", evaluate, "", arguments)
+        task, folder = f"tasks.{self.task}", f"output_dir={self.output}"
+        run(["python", "-m", "fgrlhf.pipeline.summary", task, folder, f"scale={self.scale}"])
+        run(["python", "-m", "fgrlhf.report.page", self.output, f"task={task}", *arguments])
+
+    def run_task(self, scripts: str, train: str, result: str, *arguments: str) -> None:
+        """Run scripts of the task that prepare RL and the one that trains, and evaluate both.
+
+        Args:
+          result: the policy after RL: FOLDER/best or FOLDER/final of its run.
+          arguments: of the script that trains.
+        """
+
+        def script(name: str, *words: str) -> None:
+            run(["bash", f"tasks/{self.task}/{name}", *words])
+
+        for name in scripts.split():
+            script(name)
+        print("after SFT:", flush=True)
+        script("training/evaluate.sh", f"policy={self.output}/sft", "name=sft")
+        script(train, *arguments)
+        print("after RL:", flush=True)
+        folder, policy = result.split("/")
+        saved = setting("logging.save_dir", f"{self.output}/{folder}", *arguments)
+        name = os.path.basename(saved)
+        script("training/evaluate.sh", f"policy={saved}/{policy}", f"name={name}")
+
 
 def gpu_count(environment: Mapping[str, str]) -> int:
     """The GPUs to use: those in CUDA_VISIBLE_DEVICES, else those that the driver lists."""
@@ -269,8 +300,18 @@ def main() -> None:
             replace_by(script.launched(arguments))
         case "stage" | "evaluate_policy" | "compare_runs":
             replace_by(getattr(script, name)(*arguments))
+        case "write_report" | "run_task":
+            getattr(script, name)(*arguments)
         case _:
             raise UserError(f"stage scripts have no function `{name}`")
+
+
+def run(command: Sequence[str]) -> None:
+    """Run a command; if it fails, end this program as it ended."""
+    sys.stdout.flush()
+    ended = subprocess.run(command)
+    if ended.returncode:
+        sys.exit(ended.returncode)
 
 
 def replace_by(command: Sequence[str]) -> None:
