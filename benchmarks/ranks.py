@@ -79,8 +79,8 @@ def peaks_here(size: Mapping[str, Any], strategy: str) -> dict[str, float]:
 def measure_point(axis: str, value: int) -> dict[str, float]:
     """x, and the peaks of the process that needs most, of two, by strategy and phase."""
     point: dict[str, float] = {"x": value}
-    environments = [variables | RETURN_AT_ONCE for variables in environments_of_group(RANKS)]
     for strategy in STRATEGIES:
+        environments = [variables | RETURN_AT_ONCE for variables in environments_of_group(RANKS)]
         arguments = {"size": asdict(size_at(axis, value)), "strategy": strategy}
         ranks = in_processes("benchmarks.ranks:peaks_here", arguments, environments)
         for phase in ranks[0]:

@@ -159,7 +159,8 @@ def sweep(
         for value in values:
             point = measure(axis, value)
             results[axis].append(point)
-            say(f"{axis} {', '.join(f'{name} {number(cost)}' for name, cost in point.items())}")
+            costs = [f"{name} {number(cost)}" for name, cost in point.items() if name != "x"]
+            say(f"{axis} {point['x']:,}: {', '.join(costs)}")
         write_json(file, results)
     return results
 
