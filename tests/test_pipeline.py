@@ -166,7 +166,7 @@ def test_an_interrupt_while_outputs_are_removed_leaves_no_complete_stage(root, m
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(stages, "_remove", interrupted)
+        patch.setattr(stages, "remove", interrupted)
         run(root, [two])
     changed.write_text(before)
     (root / "out" / "a.out").touch()  # the other one is still there
