@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from accelerate import Accelerator
@@ -31,6 +31,9 @@ from fgrlhf.runs.runlog import RunLog
 from fgrlhf.runs.stage import digests
 from fgrlhf.stats import LEVEL, upper_t
 
+if TYPE_CHECKING:
+    from fgrlhf.data.mixture import Mixture
+
 
 class BaseTrainer(ABC):
     """A module, its optimiser and its run folder.
@@ -54,6 +57,7 @@ class BaseTrainer(ABC):
 
     config: Any
     log: RunLog
+    mixture: "Mixture | None" = None  # of the files with the training rows
     best_is_checkpoint = False
     has_best_folder = False
 
@@ -135,6 +139,25 @@ class BaseTrainer(ABC):
     @abstractmethod
     def steps_per_epoch(self) -> int:
         """The number of steps of a pass over the rows or prompts."""
+
+    @property
+    def rows_per_step(self) -> int:
+        """Rows or prompts of a step, over all processes."""
+        return self.config.train.batch_size
+
+    def mixture_columns(self, steps: int) -> dict[str, float]:
+        """Columns of the log: how often each file of a mixture was read in so many steps."""
+        return {} if self.mixture is None else self.mixture.passes(steps * self.rows_per_step)
+
+    def mixture_notes(self) -> list[str]:
+        """A line on the files of a mixture; none for one file."""
+        return [] if self.mixture is None else [self.mixture.describe()]
+
+    def mixture_read(self) -> list[str]:
+        """A line on what each file of a mixture has given so far; none for one file."""
+        if self.mixture is None:
+            return []
+        return [self.mixture.describe_read(self.step * self.rows_per_step)]
 
     @property
     def steps_between_evaluations(self) -> int:

@@ -16,7 +16,7 @@ copy that follows the policy, and computes in every step. A loss without a refer
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from time import perf_counter
@@ -28,12 +28,11 @@ from torch import Tensor
 from tqdm import tqdm
 
 from fgrlhf.alignment import char_ends
-from fgrlhf.base.errors import UserError, shorten, suggestion
-from fgrlhf.data.comparisons import Comparison, ComparisonSource
+from fgrlhf.base.errors import UserError
+from fgrlhf.data.mixture import mixture_of, of_each
 from fgrlhf.data.token_comparisons import (
     BAD,
     GOOD,
-    WITHOUT_MARKS,
     ComparisonBatch,
     TokenComparison,
     collate,
@@ -56,66 +55,11 @@ from fgrlhf.preference_terms import (
 from fgrlhf.runs import checkpoint
 from fgrlhf.runs.batching import micro_batches, shuffled_batches
 from fgrlhf.runs.distributed import share_of
-from fgrlhf.runs.dpo_config import ROW_FORMATS, DPOConfig, DPOSettings
+from fgrlhf.runs.dpo_config import DPOConfig, DPOSettings
 from fgrlhf.runs.progress import progress_bar
-from fgrlhf.runs.runlog import say
 from fgrlhf.runs.step_metrics import rounded, texts_of_tokens
-from fgrlhf.text_types import Prompt
 from fgrlhf.utils import seeded
 from fgrlhf.value import ActorCritic
-
-
-def load_comparisons(
-    config: DPOConfig,
-    sources: Mapping[str, ComparisonSource],
-    read_prompts: Callable[[str | None, str], Sequence[Prompt]],
-) -> list[Comparison]:
-    """Load the comparisons to train on, from the library's format or from a task's source.
-
-    Args:
-      config: `data.pairs` names the source.
-      sources: the task's sources by name.
-      read_prompts: (file or None, split) -> prompts, for the task's sources: `Task.prompts`.
-
-    Raises:
-      UserError: there is no such source, it has no pairs, or `dpo` reads marks and no characters
-        are marked.
-    """
-    data = config.data
-    if data.pairs in ROW_FORMATS:
-        counts: Counter[str] = Counter()
-        rows = ROW_FORMATS[data.pairs].read(data.feedback_file, data.columns, counts=counts)
-        for what, count in counts.items():
-            say(f"{data.feedback_file}: {what}: {count:,}")
-        comparisons = [row for row in rows if row.pairs or row.labels]
-        if not comparisons:
-            raise UserError(
-                f"{data.feedback_file} has no pairs to learn from: all of its {len(rows)} rows are"
-                " ties. Choose another file with data.feedback_file=..."
-            )
-    elif data.pairs in sources:
-        prompts = read_prompts(data.train_file, "train")
-        comparisons = sources[data.pairs](data.feedback_file, prompts)
-    else:
-        raise UserError(
-            f"data.pairs: there is no source of pairs `{shorten(data.pairs, 60)}`;"
-            f" {suggestion(data.pairs, [*ROW_FORMATS, *sources])}"
-        )
-    answers = [answer for comparison in comparisons for answer in comparison.answers]
-    if config.dpo.reads_marks and not any(answer.marked for answer in answers):
-        raise UserError(
-            f"{_mark_readers(config.dpo)}, but data.pairs={data.pairs} marks no characters in the"
-            f" answers of {data.feedback_file}: {WITHOUT_MARKS}, or choose another data.pairs"
-        )
-    return comparisons
-
-
-def _mark_readers(settings: DPOSettings) -> str:
-    """The settings because of which marks are read, for messages."""
-    for key in ("span_weight", "unmarked_weight"):
-        if getattr(settings, key) != 1:
-            return f"dpo.{key} is {getattr(settings, key):g}"
-    return f"dpo.loss is {' and '.join(settings.losses)}"
 
 
 def select_usable(
@@ -126,8 +70,7 @@ def select_usable(
     Raises:
       UserError: a loss finds nothing in any comparison.
     """
-    counts = [count_units(comparison) for comparison in comparisons]
-    totals = sum(counts, Counter())
+    totals = sum(map(count_units, comparisons), Counter())
     for name in settings.losses:
         for unit in sorted(units_of(name)):
             if not totals[unit]:
@@ -136,8 +79,11 @@ def select_usable(
                     " loss (docs/algorithms.md, Losses of preferences), or other data"
                 )
     wanted = {unit for name in settings.losses for unit in units_of(name)}
-    pairs = zip(comparisons, counts)
-    return [comparison for comparison, each in pairs if any(each[unit] for unit in wanted)]
+
+    def usable(part: Sequence[TokenComparison]) -> list[TokenComparison]:
+        return [each for each in part if any(count_units(each)[unit] for unit in wanted)]
+
+    return of_each(comparisons, usable)
 
 
 class DPOTrainer(PolicyTrainer):
@@ -173,6 +119,7 @@ class DPOTrainer(PolicyTrainer):
             self.moving_reference.to(accelerator.device)
         super().__init__(config, ActorCritic(policy, None), evaluate, accelerator)
         self.comparisons = comparisons
+        self.mixture = mixture_of(comparisons)
         self.units = [count_units(comparison) for comparison in comparisons]
         # the prompt of each comparison with an answer to another one, for the KL of KTO
         self.mismatched: list[TokenComparison] = []
@@ -447,7 +394,12 @@ class DPOTrainer(PolicyTrainer):
             train = self.config.train
             lengths = [comparison.lengths for comparison in self.comparisons]
             self._epoch_batches = shuffled_batches(
-                len(lengths), train.batch_size, train.seed, epoch, lengths
+                len(lengths),
+                train.batch_size,
+                train.seed,
+                epoch,
+                lengths,
+                self.mixture,
             )
             self._epoch = epoch
         return self._epoch_batches[i]
@@ -475,9 +427,9 @@ class DPOTrainer(PolicyTrainer):
 
     def _log_step(self, metrics: dict[str, float], bar: tqdm) -> None:
         if self.step % self.config.logging.log_interval == 0:
-            self.log.log(
-                self.step, metrics | {"episodes": round((self.step + 1) * self.episodes_per_step)}
-            )
+            columns = self.mixture_columns(self.step + 1)
+            columns["episodes"] = round((self.step + 1) * self.episodes_per_step)
+            self.log.log(self.step, metrics | columns)
         shown = {"loss": f"{metrics['loss/total']:.3f}"}
         if "dpo/accuracy" in metrics:
             shown["accuracy"] = f"{metrics['dpo/accuracy']:.2f}"

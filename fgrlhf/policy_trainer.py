@@ -149,6 +149,8 @@ class PolicyTrainer(BaseTrainer):
     def _say_where_policies_are(self, bar: tqdm) -> None:
         """Print where the run has saved its policies."""
         if self.accelerator.is_main_process:
+            for line in self.mixture_read():
+                bar.write(line)
             if self.best is not None:
                 bar.write(
                     f"best policy (step {self.best['step']}, dev {self.best['metric']}"
@@ -301,6 +303,7 @@ def announce(trainer: PolicyTrainer, notes: Sequence[str] = ()) -> None:
         *notes,
         *strategy_notes(config.parallel, trainer.accelerator),
         *config.logging.notes(),
+        *trainer.mixture_notes(),
         *dtype_notes(trainer),
     )
     for line in (start_line(trainer), *notes):

@@ -4,7 +4,7 @@ Which prompts a step has, and the seeds of its responses, are pure functions of 
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,9 @@ from fgrlhf.text_types import Prompt, turns_text
 from fgrlhf.types import PolicyOutput, Response, Rollout
 from fgrlhf.value import ActorCritic
 
+if TYPE_CHECKING:
+    from fgrlhf.data.mixture import Mixture
+
 # Most tokens in one forward pass of `score`: prompts and responses, padding included.
 SCORED_AT_ONCE = 65_536
 
@@ -30,6 +33,7 @@ class PromptOrder:
     """The prompts of each step: consecutive ones of an endless sequence of shuffled passes.
 
     Args:
+      prompts: in a mixture of files, a pass has the files' shares.
       per_step: prompts of a step, over all processes.
     """
 
@@ -37,6 +41,7 @@ class PromptOrder:
         self.prompts = prompts
         self.seed = seed
         self.per_step = per_step
+        self.mixture: Mixture | None = getattr(prompts, "mixture", None)
         self._pass = -1  # the pass whose order is in `_pass_order`; -1: none yet
         self._pass_order: list[int] = []
 
@@ -53,11 +58,18 @@ class PromptOrder:
     def _order(self, pass_index: int) -> list[int]:
         """The order of the prompts in a pass over them."""
         if self._pass != pass_index:
-            seed = derive_seed(self.seed, "pass", pass_index)
-            generator = torch.Generator().manual_seed(seed)
-            self._pass_order = torch.randperm(len(self.prompts), generator=generator).tolist()
+            n = len(self.prompts)
+            if self.mixture is None:
+                self._pass_order = _shuffled(n, self.seed, pass_index)
+            else:
+                self._pass_order = self.mixture.order(_shuffled, self.seed, pass_index * n, n)
             self._pass = pass_index
         return self._pass_order
+
+
+def _shuffled(n: int, seed: int, pass_index: int) -> list[int]:
+    generator = torch.Generator().manual_seed(derive_seed(seed, "pass", pass_index))
+    return torch.randperm(n, generator=generator).tolist()
 
 
 def response_seeds(

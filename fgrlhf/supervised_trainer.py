@@ -25,6 +25,7 @@ from tqdm import tqdm
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base_trainer import BaseTrainer, tie_note
 from fgrlhf.configs.sections import SupervisedTrainConfig
+from fgrlhf.data.mixture import mixture_of
 from fgrlhf.models.sharding import local, unsharded
 from fgrlhf.runs import checkpoint
 from fgrlhf.runs.batching import micro_batches
@@ -71,6 +72,7 @@ class SupervisedTrainer(BaseTrainer):
         self.micro_batch_size = micro_batch_size(config.train, accelerator.num_processes)
         super().__init__(config, module, accelerator)
         self.rows = rows
+        self.mixture = mixture_of(rows)
         self.dev_rows = dev_rows
         self._epoch = -1  # the pass whose batches are in `_epoch_batches`; -1: none yet
         self._epoch_batches: list[list[int]] = []
@@ -292,9 +294,11 @@ class SupervisedTrainer(BaseTrainer):
     def _log_step(self, metrics: Mapping[str, float], bar: tqdm) -> None:
         """Write a line: losses are averaged, and padding counted, since the last one."""
         line = {"loss": sum(self.losses) / len(self.losses), **metrics, **self.fill_metrics()}
+        line |= self.mixture_columns(self.step)
         self.log.log(self.step, line | {"epoch": self.step / self.steps_per_epoch})
         self.losses = []
-        shown = {name: f"{line[name]:.4g}" for name in line if name not in ("grad_norm", "lr")}
+        hidden = ("grad_norm", "lr", *self.mixture_columns(0))
+        shown = {name: f"{line[name]:.4g}" for name in line if name not in hidden}
         bar.set_postfix(shown, refresh=False)
 
     def fill_metrics(self) -> dict[str, float]:
@@ -435,11 +439,13 @@ def trained(
     )
     with trainer.log, trainer.log.stage(name):
         notes = (*strategy_notes(config.parallel, trainer.accelerator), *config.logging.notes())
-        for message in (*notes, *start_messages):
+        for message in (*notes, *start_messages, *trainer.mixture_notes()):
             say(message)
         if resumed:
             say(f"continuing from step {trainer.step}")
         trainer.train()
+        for message in trainer.mixture_read():
+            say(message)
         yield
 
 

@@ -17,6 +17,7 @@ from fgrlhf.reward_models.prefix import Prefix, PrefixFn, text_prefix
 from fgrlhf.text_types import MetricFunction, Prompt
 
 if TYPE_CHECKING:
+    from fgrlhf.configs.sections import TrainFile
     from fgrlhf.data.comparisons import Comparison, ComparisonSource
     from fgrlhf.data.judgements import FeedbackRows
     from fgrlhf.data.published import PublishedSet
@@ -136,6 +137,14 @@ class Task:
         if not prompts:
             raise UserError(f"the task `{self.name}` generated no prompts for the split {split}")
         return prompts
+
+    def train_prompts(self, train_file: "TrainFile | None", seed: int = 0) -> list[Prompt]:
+        """As `prompts` of the split train, also of several files in shares."""
+        if not isinstance(train_file, list):
+            return self.prompts(train_file, "train", seed)
+        from fgrlhf.data.mixture import read_files  # few runs need it
+
+        return read_files(train_file, lambda file: self.prompts(file, "train", seed))
 
 
 # Files have the library's formats, rewards are the library's, and models read a prompt's text.

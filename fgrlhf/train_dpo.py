@@ -1,17 +1,20 @@
 """Stage `fgrlhf dpo`: load what a config names, and train with the loop of fgrlhf/dpo.py."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from accelerate import Accelerator
 from torch import nn
 from transformers.utils import logging as transformers_logging
 
-from fgrlhf.base.errors import UserError
-from fgrlhf.data.token_comparisons import TokenComparison, encode_comparisons
+from fgrlhf.base.errors import UserError, shorten, suggestion
+from fgrlhf.configs.sections import names_of
+from fgrlhf.data.comparisons import Comparison, ComparisonSource
+from fgrlhf.data.mixture import of_each, read_files
+from fgrlhf.data.token_comparisons import WITHOUT_MARKS, TokenComparison, encode_comparisons
 from fgrlhf.dev_evaluation import dev_evaluation
-from fgrlhf.dpo import DPOTrainer, load_comparisons, select_usable
+from fgrlhf.dpo import DPOTrainer, select_usable
 from fgrlhf.kernels.choice import use_kernels
 from fgrlhf.kernels.copies import keep_copies
 from fgrlhf.models import frozen_layers
@@ -27,12 +30,76 @@ from fgrlhf.runs.distributed import (
     shards_models,
     stop_together,
 )
-from fgrlhf.runs.dpo_config import DPOConfig
+from fgrlhf.runs.dpo_config import ROW_FORMATS, DPOConfig, DPOSettings
 from fgrlhf.runs.occupied import check_own_run, note_changed_code
 from fgrlhf.runs.precision import dtype_of_run
+from fgrlhf.runs.runlog import say
 from fgrlhf.runs.stage import check_writable, hold
 from fgrlhf.task import Task
+from fgrlhf.text_types import Prompt
 from fgrlhf.utils import seeded
+
+
+def load_comparisons(
+    config: DPOConfig,
+    sources: Mapping[str, ComparisonSource],
+    read_prompts: Callable[[str | None, str], Sequence[Prompt]],
+) -> list[Comparison]:
+    """Load the comparisons to train on, from the library's format or from a task's source.
+
+    Args:
+      config: `data.pairs` names the source.
+      sources: the task's sources by name.
+      read_prompts: (file or None, split) -> prompts, for the task's sources: `Task.prompts`.
+
+    Raises:
+      UserError: there is no such source, it has no pairs, or `dpo` reads marks and no characters
+        are marked.
+    """
+    data = config.data
+    if data.pairs in ROW_FORMATS:
+        comparisons = read_files(data.feedback_file, lambda file: _read_rows(config, file))
+    elif data.pairs in sources:
+        prompts = read_prompts(data.train_file, "train")
+        source = sources[data.pairs]
+        comparisons = read_files(data.feedback_file, lambda file: source(file, prompts))
+    else:
+        raise UserError(
+            f"data.pairs: there is no source of pairs `{shorten(data.pairs, 60)}`;"
+            f" {suggestion(data.pairs, [*ROW_FORMATS, *sources])}"
+        )
+    answers = [answer for comparison in comparisons for answer in comparison.answers]
+    if config.dpo.reads_marks and not any(answer.marked for answer in answers):
+        raise UserError(
+            f"{_mark_readers(config.dpo)}, but data.pairs={data.pairs} marks no characters in the"
+            f" answers of {names_of(data.feedback_file)}: {WITHOUT_MARKS}, or choose"
+            " another data.pairs"
+        )
+    return comparisons
+
+
+def _read_rows(config: DPOConfig, file: str) -> list[Comparison]:
+    """The comparisons of a file that have something to learn from."""
+    data = config.data
+    counts: Counter[str] = Counter()
+    rows = ROW_FORMATS[data.pairs].read(file, data.columns, counts=counts)
+    for what, count in counts.items():
+        say(f"{file}: {what}: {count:,}")
+    comparisons = [row for row in rows if row.pairs or row.labels]
+    if not comparisons:
+        raise UserError(
+            f"{file} has no pairs to learn from: all of its {len(rows)} rows are ties. Choose"
+            " another file with data.feedback_file=..."
+        )
+    return comparisons
+
+
+def _mark_readers(settings: DPOSettings) -> str:
+    """The settings because of which marks are read, for messages."""
+    for key in ("span_weight", "unmarked_weight"):
+        if getattr(settings, key) != 1:
+            return f"dpo.{key} is {getattr(settings, key):g}"
+    return f"dpo.loss is {' and '.join(settings.losses)}"
 
 
 def build_trainer(task: Task, config: DPOConfig) -> DPOTrainer:
@@ -61,14 +128,17 @@ def build_trainer(task: Task, config: DPOConfig) -> DPOTrainer:
     if not sharded:
         policy.to(accelerator.device)
     train_prompts = list({c.prompt.id: c.prompt for c in comparisons}.values())
-    train_file = data.train_file or data.feedback_file
+    train_file = data.train_file or names_of(data.feedback_file)
     dev_file = data.dev_file or "dev"
     evaluated_prompts = dev_prompts[: config.evaluation.examples]
     quiet = not accelerator.is_main_process
     longest = config.model.max_generated_len
     check_prompts_fit(policy, train_prompts, task.core_text, train_file, quiet)
     check_prompts_fit(policy, evaluated_prompts, task.core_text, dev_file, quiet, longest)
-    encoded = encode_comparisons(policy, comparisons, longest, config.dpo.reads_marks)
+    reads_marks = config.dpo.reads_marks
+    encoded = of_each(
+        comparisons, lambda part: encode_comparisons(policy, part, longest, reads_marks)
+    )
     encoded = select_usable(config.dpo, encoded)
     for comparison in encoded:
         answers = map(len, comparison.answer_ids)

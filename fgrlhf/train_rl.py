@@ -6,6 +6,7 @@ import torch
 from accelerate import Accelerator
 from transformers.utils import logging as transformers_logging
 
+from fgrlhf.configs.sections import names_of
 from fgrlhf.dev_evaluation import dev_evaluation
 from fgrlhf.kernels.choice import choices, use_kernels
 from fgrlhf.models.lora import AdapterFree
@@ -49,10 +50,10 @@ def build_trainer(task: Task, config: RLConfig) -> OnPolicyTrainer:
         saved_critic(critic.ckpt, critic.policy_value_sharing, config.critic_aspects)
 
     data = config.data
-    train_prompts = task.prompts(data.train_file, "train", data.seed)
+    train_prompts = task.train_prompts(data.train_file, data.seed)
     dev_prompts = task.prompts(data.dev_file, "dev", data.seed)
     evaluated_prompts = dev_prompts[: config.evaluation.examples]
-    train_file = data.train_file or "train"
+    train_file = names_of(data.train_file) or "train"
     dev_file = data.dev_file or "dev"
     quiet = not accelerator.is_main_process
     longest = config.model.max_generated_len

@@ -19,6 +19,7 @@ from fgrlhf.algorithms.protocol import Algorithm, check_returned
 from fgrlhf.algorithms.registry import algorithm_class
 from fgrlhf.alignment import segment_starts
 from fgrlhf.base.errors import UserError
+from fgrlhf.configs.sections import names_of
 from fgrlhf.kernels.copies import keep_copies
 from fgrlhf.models.base import Policy
 from fgrlhf.models.sharding import unsharded, whole
@@ -119,6 +120,7 @@ class OnPolicyTrainer(PolicyTrainer):
         self.reward_weights = RewardWeights(config.reward)
         self.prompts = prompts
         self.prompt_order = PromptOrder(prompts, config.train.seed, self.prompts_per_step)
+        self.mixture = self.prompt_order.mixture
         self.reference = reference.eval().requires_grad_(False)
         if self.sharded:
             shard_over_processes(self.reference, accelerator, self.dtype)
@@ -401,6 +403,10 @@ class OnPolicyTrainer(PolicyTrainer):
         return math.ceil(self.config.train.total_episodes / self.episodes_per_step)
 
     @property
+    def rows_per_step(self) -> int:
+        return self.prompts_per_step
+
+    @property
     def steps_per_epoch(self) -> int:
         return math.ceil(len(self.prompts) / self.prompts_per_step)
 
@@ -546,8 +552,9 @@ class OnPolicyTrainer(PolicyTrainer):
     ) -> None:
         config = self.config
         if self.step % config.logging.log_interval == 0:
-            episodes = (self.step + 1) * self.episodes_per_step
-            self.log.log(self.step, metrics | {"episodes": episodes})
+            columns = self.mixture_columns(self.step + 1)
+            columns["episodes"] = (self.step + 1) * self.episodes_per_step
+            self.log.log(self.step, metrics | columns)
         if self.step % self.steps_between_evaluations == 0 or self.step + 1 == self.total_steps:
             rows = sample_rows(
                 self.policy.tokenizer, rollout, rewards, advantages, config.logging.n_samples
@@ -594,7 +601,7 @@ class OnPolicyTrainer(PolicyTrainer):
                 " train.sampling_batch_size_per_card or env.train_num_samples_per_input"
             )
         if not self.prompts:
-            raise UserError(f"{self.config.data.train_file} has no prompts to train on")
+            raise UserError(f"{names_of(self.config.data.train_file)} has no prompts to train on")
         if train.n_critic_warmup_steps >= self.total_steps:
             raise UserError(
                 f"train.n_critic_warmup_steps={train.n_critic_warmup_steps}, but"

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fgrlhf.configs.sections import names_of
 from fgrlhf.models.provenance import code, value_text
 from fgrlhf.reward_models.spec import RewardModelSpec
 from reward_modeling.baselines import NAMES, Baselines, verdict
@@ -102,7 +103,7 @@ def model_card(
         "",
         "| data | file | rows |",
         "|---|---|---|",
-        f"| training | {code(config.data.train_file)} | {metrics['rows']['train']} |",
+        f"| training | {code(names_of(config.data.train_file))} | {metrics['rows']['train']} |",
         f"| dev | {code(config.data.dev_file)} | {metrics['rows']['dev']}: {cases} {kind} of"
         f" {metrics['prompts']} prompts |",
         "",

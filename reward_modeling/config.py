@@ -5,13 +5,16 @@ from typing import Literal
 from pydantic import Field
 
 from fgrlhf.configs.sections import (
+    ABOUT_MIXTURES,
     Decay,
     Epochs,
     ModelConfig,
     RunConfig,
     SupervisedEvaluationConfig,
     SupervisedTrainConfig,
+    TrainFile,
     Warmup,
+    files_of,
 )
 from fgrlhf.configs.strict import BatchSize, Count, Rate, StrictModel, Tokens
 from fgrlhf.reward_models.spec import Shape
@@ -92,7 +95,7 @@ class RMEvaluationConfig(SupervisedEvaluationConfig):
 class RMDataConfig(StrictModel):
     """Files of both trainers."""
 
-    train_file: str = Field(description="rows to train on")
+    train_file: TrainFile = Field(description=f"rows to train on. {ABOUT_MIXTURES}")
     dev_file: str = Field(description="rows that select the best checkpoint")
 
 
@@ -117,4 +120,4 @@ class RMConfig(RunConfig):
     @property
     def inputs(self) -> list[str]:
         """Files and checkpoints that the stage reads."""
-        return [self.data.train_file, self.data.dev_file, self.model.ckpt]
+        return [*files_of(self.data.train_file), self.data.dev_file, self.model.ckpt]

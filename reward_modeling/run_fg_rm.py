@@ -24,7 +24,9 @@ from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.training_program import run_program
+from fgrlhf.configs.sections import files_of, names_of
 from fgrlhf.configs.strict import StrictModel
+from fgrlhf.data.mixture import of_each, read_files
 from fgrlhf.reward_models.inputs import RMInputs
 from fgrlhf.reward_models.prefix import Prefix
 from fgrlhf.reward_models.rm_input import RMInput
@@ -310,8 +312,8 @@ def _check_context(rows: Sequence[SegmentRow], config: SegmentRMConfig, task: Ta
     if has_context != with_context:
         raise UserError(
             f"data.with_context={str(with_context).lower()}, but the inputs in"
-            f" {config.data.train_file} {'have a' if has_context else 'have no'} context: scoring"
-            " would read different words than training. Set data.with_context="
+            f" {names_of(config.data.train_file)} have {'a' if has_context else 'no'} context:"
+            " scoring would read different words than training. Set data.with_context="
             f"{str(has_context).lower()}"
         )
 
@@ -319,14 +321,26 @@ def _check_context(rows: Sequence[SegmentRow], config: SegmentRMConfig, task: Ta
 def segmenter_of(config: SegmentRMConfig) -> dict[str, str]:
     """The segmenter that split the training responses.
 
-    `segmenter.json` in the folder of the training file describes it. Without that file, it is
+    `segmenter.json` in the folder of a training file describes it. Without that file, it is
     `data.segmenter`.
 
     Raises:
-      UserError: `data.segmenter` is another one than the file says.
+      UserError: `data.segmenter` is another one than the file says, or two training files have
+        different ones.
     """
-    path = Path(config.data.train_file).with_name("segmenter.json")
-    given = config.data.segmenter
+    file, *others = files_of(config.data.train_file)
+    segmenter = _segmenter_of(file, config.data.segmenter)
+    for other in others:
+        if _segmenter_of(other, config.data.segmenter) != segmenter:
+            raise UserError(
+                f"{file} and {other} were divided by different segmenters, but a reward model"
+                " judges the segments of one: write both files with the same segmenter"
+            )
+    return segmenter
+
+
+def _segmenter_of(file: str, given: str | None) -> dict[str, str]:
+    path = Path(file).with_name("segmenter.json")
     if not path.exists():
         return load_segmenter(given or MULTILINGUAL).describe()
     recorded = load_segmenter(read_json(path)).describe()
@@ -359,9 +373,9 @@ def train(config: SegmentRMConfig, task: Task = NO_TASK) -> Path:
 
 def _train(config: SegmentRMConfig, task: Task) -> Path:
     names = config.labels.names
-    for file in (config.data.train_file, config.data.dev_file):
+    for file in (*files_of(config.data.train_file), config.data.dev_file):
         check_level(file, config.data.level)
-    rows = _read_rows(config, task, config.data.train_file)
+    rows = read_files(config.data.train_file, lambda file: _read_rows(config, task, file))
     dev_rows = _read_rows(config, task, config.data.dev_file)[: config.evaluation.examples]
     _check_context(rows, config, task)
     folder = reuse(config)
@@ -373,9 +387,16 @@ def _train(config: SegmentRMConfig, task: Task) -> Path:
     has_spaces = all(row.has_spaces for row in [*rows, *dev_rows])
     spec = _untrained_spec(config, network, tokenizer, has_spaces)
     inputs = inputs_of(network, tokenizer, spec)
-    examples, texts, _ = encode(inputs, rows, names)
+    texts: list[LabelledText] = []
+
+    def encoded(part: Sequence[SegmentRow]) -> list[Example]:
+        examples, texts_of_part, _ = encode(inputs, part, names)
+        texts.extend(texts_of_part)
+        return examples
+
+    examples = of_each(rows, encoded)
     dev_examples, dev_texts, prompts = encode(inputs, dev_rows, names)
-    _require_labels(config.data.train_file, examples, spec.max_length)
+    _require_labels(names_of(config.data.train_file), examples, spec.max_length)
     _require_labels(config.data.dev_file, dev_examples, spec.max_length)
 
     start_messages = [
@@ -387,7 +408,7 @@ def _train(config: SegmentRMConfig, task: Task) -> Path:
     dev = SegmentDev(dev_texts, prompts, segment_baselines(texts, dev_texts, prompts), names)
     spec = replace(spec, metrics={"cuts": asdict(inputs.cuts)})
     place(network, config, accelerator)
-    examples = with_features(network, inputs, examples)
+    examples = of_each(examples, lambda part: with_features(network, inputs, part))
     dev_examples = with_features(network, inputs, dev_examples)
     start_with_segments(network, inputs, examples)
     collator = SegmentCollator(inputs)

@@ -30,8 +30,10 @@ from transformers import PreTrainedModel
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.training_program import run_program
+from fgrlhf.configs.sections import names_of
 from fgrlhf.configs.strict import Coefficient
 from fgrlhf.data.comparisons import Comparison
+from fgrlhf.data.mixture import of_each, read_files
 from fgrlhf.metrics.clusters import cluster_of
 from fgrlhf.reward_models.inputs import RMInputs, refuse_without_tokens
 from fgrlhf.reward_models.prefix import Prefix, PrefixFn, RMText
@@ -344,7 +346,7 @@ def _about_position(won: int, decided: int) -> str:
 
 
 def _train(config: PreferenceRMConfig, task: Task) -> Path:
-    rows = read_pair_rows(config.data.train_file, task.rm_pairs)
+    rows = read_files(config.data.train_file, lambda file: read_pair_rows(file, task.rm_pairs))
     dev_rows = read_pair_rows(config.data.dev_file, task.rm_pairs)[: config.evaluation.examples]
     folder = reuse(config)
     if folder is not None:
@@ -355,9 +357,9 @@ def _train(config: PreferenceRMConfig, task: Task) -> Path:
     spec = _untrained_spec(config, network, tokenizer)
     inputs = inputs_of(network, tokenizer, spec)
     with_context = config.data.with_context
-    examples = encode(inputs, rows, task.rm_prefix, with_context)
+    examples = of_each(rows, lambda part: encode(inputs, part, task.rm_prefix, with_context))
     dev_examples = encode(inputs, dev_rows, task.rm_prefix, with_context)
-    _require_pairs(config.data.train_file, examples)
+    _require_pairs(names_of(config.data.train_file), examples)
     _require_pairs(config.data.dev_file, dev_examples)
 
     won, decided = first_position_share(rows)
@@ -375,7 +377,7 @@ def _train(config: PreferenceRMConfig, task: Task) -> Path:
     dev = PairDev(decided, prompts, baselines)
     spec = replace(spec, metrics={"cuts": asdict(inputs.cuts)})
     place(network, config, accelerator)
-    examples = with_features(network, inputs, examples)
+    examples = of_each(examples, lambda part: with_features(network, inputs, part))
     dev_examples = with_features(network, inputs, dev_examples)
     start_with_pairs(network, inputs, examples)
     trainer = PairTrainer(

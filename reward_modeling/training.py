@@ -122,7 +122,9 @@ class RewardTrainer(SupervisedTrainer):
         lengths = None
         if self.micro_batch_size < train.batch_size:
             lengths = [self.length_of(row) for row in self.rows]
-        return permuted_batches(len(self.rows), train.batch_size, train.seed, epoch, lengths)
+        return permuted_batches(
+            len(self.rows), train.batch_size, train.seed, epoch, lengths, self.mixture
+        )
 
     def collate(self, rows: Sequence) -> dict[str, Tensor]:
         return self.collator(rows)

@@ -5,10 +5,13 @@ from typing import Literal
 from pydantic import Field
 
 from fgrlhf.configs.sections import (
+    ABOUT_MIXTURES,
     PolicyConfig,
     RunConfig,
     SupervisedEvaluationConfig,
     SupervisedTrainConfig,
+    TrainFile,
+    files_of,
 )
 from fgrlhf.configs.strict import FilePath, Rate, StrictModel
 from fgrlhf.metrics.config import (
@@ -22,7 +25,9 @@ from fgrlhf.metrics.config import (
 class SFTDataConfig(StrictModel):
     """The section `data` of SFT."""
 
-    train_file: FilePath = Field(description="demonstrations: a file, or hub:org/name")
+    train_file: TrainFile = Field(
+        description=f"demonstrations: a file, or hub:org/name. {ABOUT_MIXTURES}"
+    )
     dev_file: FilePath | None = Field(
         default=None, description="null: no evaluation; the last model is saved"
     )
@@ -93,5 +98,5 @@ class SFTConfig(RunConfig):
     @property
     def inputs(self) -> list[str]:
         """Files and checkpoints that the stage reads."""
-        files = [file for file in (self.data.train_file, self.data.dev_file) if file is not None]
+        files = [*files_of(self.data.train_file), *files_of(self.data.dev_file)]
         return [*files, self.model.ckpt, *models_of(self.evaluation_metrics)]

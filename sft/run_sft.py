@@ -25,6 +25,7 @@ from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.program import run_main
 from fgrlhf.cli.training_program import run_program
 from fgrlhf.data.formats import DEMONSTRATIONS, Demonstration
+from fgrlhf.data.mixture import of_each, read_files
 from fgrlhf.evaluation import Metric, check_metrics_fit, metric_columns, reference_notes
 from fgrlhf.evaluators import RougeLsum
 from fgrlhf.kernels.choice import use_kernels
@@ -117,7 +118,9 @@ class SFTTrainer(SupervisedTrainer):
         lengths = None
         if train.group_by_length:
             lengths = [(len(row["labels"]), len(row["input_ids"])) for row in self.rows]
-        return shuffled_batches(len(self.rows), train.batch_size, train.seed, epoch, lengths)
+        return shuffled_batches(
+            len(self.rows), train.batch_size, train.seed, epoch, lengths, self.mixture
+        )
 
     def collate(self, rows: Sequence[Row]) -> dict[str, Tensor]:
         return self.collator(rows)
@@ -337,8 +340,9 @@ def _encoded(
     Raises:
       UserError: a row is too long for the model.
     """
-    train_rows = encode(policy, examples, config.model.max_generated_len)
-    dev_rows = encode(policy, dev, config.model.max_generated_len) if dev else []
+    longest = config.model.max_generated_len
+    train_rows = of_each(examples, lambda part: encode(policy, part, longest))
+    dev_rows = encode(policy, dev, longest) if dev else []
     check_lengths(policy, [*train_rows, *dev_rows])
     return train_rows, dev_rows
 
@@ -381,9 +385,14 @@ def _start_messages(
 def _read_examples(config: SFTConfig) -> tuple[list[Demonstration], list[Demonstration]]:
     """The training examples and the dev examples."""
     data = config.data
-    examples = DEMONSTRATIONS.read(data.train_file, data.columns)
-    if data.turns == "all":
-        examples = [turn for example in examples for turn in every_turn(example)]
+
+    def read(file: str) -> list[Demonstration]:
+        examples = DEMONSTRATIONS.read(file, data.columns)
+        if data.turns == "all":
+            examples = [turn for example in examples for turn in every_turn(example)]
+        return examples
+
+    examples = read_files(data.train_file, read)
     dev = []
     if data.dev_file is not None:
         dev = DEMONSTRATIONS.read(data.dev_file, data.columns, config.evaluation.examples)

@@ -17,11 +17,11 @@ from fgrlhf.base.files import read_json, read_jsonl, write_json, write_jsonl
 from fgrlhf.cli import data, dpo
 from fgrlhf.configs.strict import load_config
 from fgrlhf.data.comparisons import Answer, new_words
-from fgrlhf.dpo import load_comparisons
 from fgrlhf.models.lora import has_adapters
 from fgrlhf.policy import Policy, load_policy
 from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.text_types import Prompt
+from fgrlhf.train_dpo import load_comparisons
 from tasks.qa_feedback.data import mini_world
 from tasks.qa_feedback.data.annotator import Habits, annotate
 from tasks.qa_feedback.feedback import (

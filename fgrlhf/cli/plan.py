@@ -17,6 +17,7 @@ from pydantic import Field
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.cli.command_line import settings_from
 from fgrlhf.cli.new_run import config_class
+from fgrlhf.configs.sections import files_of
 from fgrlhf.configs.strict import Count, Positive, StrictModel, load_config
 from fgrlhf.data.read import read_rows
 from fgrlhf.load import task_or_none
@@ -86,10 +87,12 @@ def _steps(program: str, config: Any, processes: int) -> tuple[int | None, int |
     limit = getattr(train, "max_steps", None)
     if limit is not None:
         return limit, limit * train.batch_size, ""
-    file = config.data.feedback_file if program == "dpo" else config.data.train_file
-    if not file.startswith("hub:") and not Path(file).exists():
-        return None, None, f"needs {file}"
-    rows = len(read_rows(file))
+    data = config.data
+    rows = 0
+    for file in files_of(data.feedback_file if program == "dpo" else data.train_file):
+        if not file.startswith("hub:") and not Path(file).exists():
+            return None, None, f"needs {file}"
+        rows += len(read_rows(file))
     steps = math.ceil(train.epochs * math.ceil(rows / train.batch_size))
     # of DPO and reward models, rows without a judgement are left out
     return steps, math.ceil(train.epochs * rows), "" if program == "sft" else "at most"

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.secrets import looks_secret
 from fgrlhf.configs.names import current_key
-from fgrlhf.configs.schema import holds_only_text, sections_of, types_at
+from fgrlhf.configs.schema import holds_only_text, holds_text_or_sections, sections_of, types_at
 from fgrlhf.configs.yaml_files import BASE, DEEPEST, MOST_CHARACTERS, parse_yaml
 
 
@@ -25,6 +25,7 @@ def value_from_text(model: type[BaseModel], path: Sequence[str], text: str) -> A
 
     A key that holds text takes the text as it is, including `#`, `: `, `${...}` and quotes, except
     that `null` clears an optional key. Any other key (numbers, switches, lists) parses it as YAML.
+    A key that holds a text or a list of sections parses what begins with `[`.
 
     Args:
       model: the config class.
@@ -34,9 +35,13 @@ def value_from_text(model: type[BaseModel], path: Sequence[str], text: str) -> A
     allowed = types_at(model, path)
     if text == "null" and type(None) in allowed:
         return None
-    if holds_only_text(allowed):
-        return text
-    return parsed_or_text(text)
+    return text if _is_text(allowed, text) else parsed_or_text(text)
+
+
+def _is_text(allowed: Sequence[Any], text: str) -> bool:
+    """Whether a text is the value of a key, not YAML of it. A list of sections begins with `[`."""
+    is_list = text.lstrip().startswith("[")
+    return holds_only_text(allowed) or (holds_text_or_sections(allowed) and not is_list)
 
 
 def parsed_or_text(text: str) -> Any:
@@ -134,7 +139,7 @@ class Environment:
 
     def _expand_text(self, text: str, path: tuple[str, ...], shown_path: str) -> Any:
         expanded = re.sub(r"\$\{(\w+)\}", lambda match: self._value_of(match[1], shown_path), text)
-        if expanded == text or holds_only_text(types_at(self.model, path)):
+        if expanded == text or _is_text(types_at(self.model, path), expanded):
             return expanded
         return parsed_or_text(expanded)  # for keys such as `steps: ${STEPS}`
 

@@ -12,7 +12,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel
 
-NUMBER, SECTION = FORMS = ("<number>", "<section>")  # tags of a value that may be either
+# tags of a value that may be either of two
+NUMBER, SECTION, FILE, LIST = FORMS = ("<number>", "<section>", "<file>", "<list>")
 
 # ---- types ---------------------------------------------------------------------------------------
 
@@ -39,6 +40,13 @@ def holds_only_text(allowed: Sequence[Any]) -> bool:
     """Whether each of the allowed types is text or null, and at least one is text."""
     not_null = [annotation for annotation in allowed if annotation is not type(None)]
     return bool(not_null) and all(_is_text(annotation) for annotation in not_null)
+
+
+def holds_text_or_sections(allowed: Sequence[Any]) -> bool:
+    """Whether the allowed types are text and lists of sections, and perhaps null."""
+    others = [annotation for annotation in allowed if typing.get_origin(annotation) is list]
+    rest = [annotation for annotation in allowed if annotation not in others]
+    return bool(others) and all(map(sections_of, others)) and holds_only_text(rest)
 
 
 def choices_at(model: type[BaseModel], path: Sequence[str]) -> list[str]:

@@ -8,8 +8,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    Tag,
+    field_validator,
+    model_validator,
+)
 
+from fgrlhf.configs.schema import FILE, LIST
 from fgrlhf.configs.strict import (
     BatchSize,
     Count,
@@ -37,6 +46,64 @@ Tracker = Literal["wandb", "tensorboard", "trackio", "mlflow"]
 Epochs = Annotated[float, Field(ge=1e-6, le=1e6)]
 Decay = Annotated[float, Field(ge=0, le=100)]
 Warmup = Annotated[float, Field(ge=0, lt=2**31)]  # steps; below 1: a share of all steps
+
+# ---- files ---------------------------------------------------------------------------------------
+
+
+def _share(value: float) -> float:
+    if not 1e-6 <= value <= 1e6:
+        raise ValueError(
+            "a share is between 1e-6 and 1e6: leave a file out of the list if no row of it is to be"
+            " read"
+        )
+    return value
+
+
+class MixedFile(StrictModel):
+    """A file of a mixture (fgrlhf/data/mixture.py)."""
+
+    file: FilePath = Field(description="a file, or hub:org/name")
+    share: Annotated[float, AfterValidator(_share)] = Field(
+        description="of the rows that training reads; the sum of all shares need not be 1"
+    )
+
+
+def _named_once(files: list[MixedFile]) -> list[MixedFile]:
+    names = [each.file for each in files]
+    if not names:
+        raise ValueError("it is an empty list: name at least one file")
+    for i, name in enumerate(names):
+        if name in names[:i]:
+            raise ValueError(f"it has {name} twice: give it once, with the sum of its shares")
+    return files
+
+
+def _form_of_files(value: Any) -> str:
+    return LIST if isinstance(value, list | tuple) else FILE
+
+
+# the tags keep pydantic from refusing a value once for every form
+TrainFile = Annotated[
+    Annotated[FilePath, Tag(FILE)]
+    | Annotated[list[MixedFile], AfterValidator(_named_once), Tag(LIST)],
+    Discriminator(_form_of_files),
+]
+
+
+ABOUT_MIXTURES = "A list [{file, share}, ...] mixes several in these shares"
+
+
+def files_of(train_file: str | list[MixedFile] | None) -> list[str]:
+    """The files that a value of `data.train_file` names."""
+    if isinstance(train_file, list):
+        return [each.file for each in train_file]
+    return [] if train_file is None else [train_file]
+
+
+def names_of(train_file: str | list[MixedFile] | None) -> str:
+    """The files that a value of `data.train_file` names, for a message."""
+    return " and ".join(files_of(train_file))
+
 
 # ---- models --------------------------------------------------------------------------------------
 

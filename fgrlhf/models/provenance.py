@@ -17,6 +17,7 @@ import yaml
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.files import read_json, write_json
 from fgrlhf.base.secrets import mask_secrets
+from fgrlhf.configs.sections import files_of
 
 SOURCE_FILE = "model_source.json"
 CARD_FILE = "README.md"
@@ -186,8 +187,7 @@ def _data_rows(config: Any) -> list[str]:
     """A row for each file of the section `data`."""
     rows = []
     for key in DATA_KEYS:
-        file = getattr(config.data, key, None)
-        if file is not None:
+        for file in files_of(getattr(config.data, key, None)):
             rows.append(f"| {key.removesuffix('_file')} | {code(file)} |")
     return rows
 

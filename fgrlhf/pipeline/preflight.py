@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fgrlhf.base.errors import UserError, shorten, suggestion
+from fgrlhf.configs.sections import files_of
 from fgrlhf.configs.strict import load_config
 from fgrlhf.configs.user_class import import_object
 from fgrlhf.data.read import read_rows
@@ -59,7 +60,9 @@ def _data_files(config: Any) -> Iterator[tuple[str, str | None]]:
     """Name of the key -> file, of the section `data`."""
     for key in ("train_file", "dev_file", "feedback_file"):
         if hasattr(config.data, key):
-            yield key, getattr(config.data, key)
+            file = getattr(config.data, key)
+            for each in files_of(file) or [None]:
+                yield key, each
 
 
 def _models(config: Any) -> Iterator[tuple[str, str]]:

@@ -8,24 +8,34 @@ from itertools import cycle, islice
 import torch
 
 from fgrlhf.base.seeds import derive_seed
+from fgrlhf.data.mixture import Mixture
 
 WINDOW = 50  # batches that are sorted together
 
 
 def shuffled_batches(
-    n: int, batch_size: int, seed: int, epoch: int, lengths: Sequence | None = None
+    n: int,
+    batch_size: int,
+    seed: int,
+    epoch: int,
+    lengths: Sequence | None = None,
+    mixture: Mixture | None = None,
 ) -> list[list[int]]:
     """Batches of indices below n: a pure function of its arguments.
 
     With `lengths` (one sort key per example) a shuffled pass is split into windows of `WINDOW`
     batches, each window is sorted and split into batches, and the batches are shuffled. If the last
     batch is not full, the first examples of the pass fill it, so that any number of processes can
-    share it.
+    share it. In a mixture the next rows of the files fill it, and each batch is sorted alone, so
+    that the shares hold at every step.
     """
-    rng = random.Random(derive_seed(seed, "order", epoch))
-    shuffled = rng.sample(range(n), n)
     n_places = math.ceil(n / batch_size) * batch_size
-    order = list(islice(cycle(shuffled), n_places))
+    if mixture is not None:
+        order = mixture.order(_sampled, seed, epoch * n_places, n_places)
+        batches = _consecutive(order, batch_size)
+        return batches if lengths is None else [sorted(b, key=lengths.__getitem__) for b in batches]
+    rng = random.Random(derive_seed(seed, "order", epoch))
+    order = list(islice(cycle(rng.sample(range(n), n)), n_places))
     if lengths is None:
         return _consecutive(order, batch_size)
     batches = []
@@ -36,22 +46,41 @@ def shuffled_batches(
     return batches
 
 
+def _sampled(n: int, seed: int, epoch: int) -> list[int]:
+    return random.Random(derive_seed(seed, "order", epoch)).sample(range(n), n)
+
+
 def permuted_batches(
-    n: int, batch_size: int, seed: int, epoch: int, lengths: Sequence[int] | None = None
+    n: int,
+    batch_size: int,
+    seed: int,
+    epoch: int,
+    lengths: Sequence[int] | None = None,
+    mixture: Mixture | None = None,
 ) -> list[list[int]]:
     """Batches of the indices below n in a random order; the last one may have fewer.
+
+    In a mixture the next rows of the files fill it.
 
     With `lengths`, longer examples come first in a batch, so that parts of it hold examples of
     similar length. The order is that of transformers' Trainer (accelerate's
     `SeedableRandomSampler`).
     """
-    generator = torch.Generator().manual_seed(seed + epoch)
-    order = torch.randperm(n, generator=generator).tolist()
+    if mixture is None:
+        order = _permuted(n, seed, epoch)
+    else:
+        n_places = math.ceil(n / batch_size) * batch_size
+        order = mixture.order(_permuted, seed, epoch * n_places, n_places)
     batches = _consecutive(order, batch_size)
     if lengths is None:
         return batches
     longest_first = [-length for length in lengths]
     return [sorted(batch, key=lambda i: longest_first[i]) for batch in batches]
+
+
+def _permuted(n: int, seed: int, epoch: int) -> list[int]:
+    generator = torch.Generator().manual_seed(seed + epoch)
+    return torch.randperm(n, generator=generator).tolist()
 
 
 def micro_batches(

@@ -8,10 +8,13 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BeforeValidator, Field, model_validator
 
 from fgrlhf.configs.sections import (
+    ABOUT_MIXTURES,
     PolicyConfig,
     PolicyEvaluationConfig,
     PolicyTrainConfig,
     RunConfig,
+    TrainFile,
+    files_of,
 )
 from fgrlhf.configs.strict import (
     BatchSize,
@@ -170,7 +173,9 @@ class DPOTrainConfig(PolicyTrainConfig):
 class DPODataConfig(StrictModel):
     """The section `data` of DPO."""
 
-    feedback_file: FilePath = Field(description="judgements of responses, in the format of `pairs`")
+    feedback_file: TrainFile = Field(
+        description=f"judgements of responses, in the format of `pairs`. {ABOUT_MIXTURES}"
+    )
     pairs: str = Field(
         default=COMPARISONS.name,
         description="comparisons, unpaired: rows of that format; or a source that the task defines",
@@ -231,9 +236,10 @@ class DPOConfig(RunConfig):
     def inputs(self) -> list[str]:
         """Files and checkpoints that affect the result, but for the task's code."""
         data = self.data
-        files = [data.feedback_file, data.train_file, data.dev_file]
         return [
             self.model.ckpt,
             *models_of(self.evaluation_metrics),
-            *[file for file in files if file is not None],
+            *files_of(data.feedback_file),
+            *files_of(data.train_file),
+            *files_of(data.dev_file),
         ]

@@ -25,13 +25,16 @@ from fgrlhf.algorithms.registry import (
 )
 from fgrlhf.base.errors import shorten
 from fgrlhf.configs.sections import (
+    ABOUT_MIXTURES,
     GenerationConfig,
     PolicyConfig,
     PolicyEvaluationConfig,
     PolicyTrainConfig,
     RunConfig,
     Sampling,
+    TrainFile,
     Warmup,
+    files_of,
 )
 from fgrlhf.configs.strict import (
     BatchSize,
@@ -316,8 +319,9 @@ class RLEvaluationConfig(PolicyEvaluationConfig):
 class RLDataConfig(StrictModel):
     """The section `data` of RL."""
 
-    train_file: FilePath | None = Field(
-        default=None, description="prompts to train on; null: the task generates them"
+    train_file: TrainFile | None = Field(
+        default=None,
+        description=f"prompts to train on; null: the task generates them. {ABOUT_MIXTURES}",
     )
     dev_file: FilePath | None = Field(
         default=None, description="prompts to evaluate on; null: the task generates them"
@@ -573,7 +577,7 @@ class RLConfig(RunConfig):
             if reward.weight:
                 inputs += reward.model_folders()
         inputs += models_of(self.evaluation_metrics)
-        inputs += [file for file in (self.data.train_file, self.data.dev_file) if file is not None]
+        inputs += [*files_of(self.data.train_file), *files_of(self.data.dev_file)]
         return inputs
 
     @property
