@@ -82,12 +82,21 @@ class BaseTrainer(ABC):
             self.model = module
         self.step = 0
         self.average: Average | None = None
+        if config.train.ema is not None:
+            named = self.saved_module.named_parameters()
+            trained = {name: parameter for name, parameter in named if parameter.requires_grad}
+            self.average = Average(trained, config.train.ema)
         self.best: dict | None = None
         self.dev_values: list[float] = []  # of the metric of `best`, at every evaluation
         # input -> its digest, in the first process: a checkpoint of other inputs is refused
         self.input_digests: dict[str, str] = {}
         if accelerator.is_main_process:
             self.input_digests = digests(config.inputs)
+
+    @property
+    def saved_module(self) -> nn.Module:
+        """The model that is saved, of which `train.ema` keeps the average."""
+        return self.module
 
     @property
     def dtype(self) -> Dtype:
@@ -224,7 +233,19 @@ class BaseTrainer(ABC):
         for norm in norms.values():
             self.check_finite(norm)
         self.optimizer.step()
+        if self.average is not None:
+            self.average.update()
         return {name: float(norm) for name, norm in norms.items()}
+
+    def save_average(self, save: Callable[[Path], None]) -> None:
+        """Save the average of `train.ema` in the folder `ema`, if there is one.
+
+        Args:
+          save: writes the model, which then has the weights of the average, into a folder.
+        """
+        if self.average is not None:
+            with self.average.installed():
+                save(self.folder / "ema")
 
     @property
     def seed_of_step(self) -> tuple[int | str, ...]:

@@ -21,7 +21,7 @@ from fgrlhf.models.sharding import unsharded, whole
 from fgrlhf.models.trunk import require_trained
 from fgrlhf.runs import checkpoint
 from fgrlhf.runs.distributed import strategy_notes
-from fgrlhf.runs.optimizer import Average, make_optimizer
+from fgrlhf.runs.optimizer import make_optimizer
 from fgrlhf.runs.progress import paused
 from fgrlhf.runs.runlog import BEST_FILE, RunLog, command_line
 from fgrlhf.stats import Interval
@@ -81,10 +81,10 @@ class PolicyTrainer(BaseTrainer):
         self.actor_critic = actor_critic
         self.evaluate = evaluate
         super().__init__(config, actor_critic, accelerator)
-        if config.train.ema is not None:
-            named = self.policy.model.named_parameters()
-            trained = {name: parameter for name, parameter in named if parameter.requires_grad}
-            self.average = Average(trained, config.train.ema)
+
+    @property
+    def saved_module(self) -> nn.Module:
+        return self.policy.model
 
     @property
     def policy(self) -> Policy:
@@ -173,12 +173,6 @@ class PolicyTrainer(BaseTrainer):
     def _parameter_groups(self) -> list[dict]:
         trained = [p for p in self.actor_critic.policy.parameters() if p.requires_grad]
         return [{"params": trained, "lr": self.config.train.lr, "peak_lr": self.config.train.lr}]
-
-    def clip_and_step(self) -> dict[str, float]:
-        norms = super().clip_and_step()
-        if self.average is not None:
-            self.average.update()
-        return norms
 
     def _clipped_together(self) -> dict[str, list[nn.Parameter]]:
         """Policy and critic are clipped separately."""
@@ -280,9 +274,7 @@ class PolicyTrainer(BaseTrainer):
 
     def _save_last(self) -> None:
         """Write the average in `ema/`, if there is one, and the last policy in `final/`."""
-        if self.average is not None:
-            with self.average.installed():
-                self._save_policy("ema")
+        self.save_average(lambda folder: self._save_policy(folder.name))
         self._save_policy("final")
 
     def _card(self) -> str:

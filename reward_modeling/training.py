@@ -204,56 +204,93 @@ def run_training(
 ) -> Path:
     """Train, select the best checkpoint, evaluate it on dev, write the model's folder.
 
+    With `train.ema`, the average of the weights is evaluated and written in the same way, in the
+    folder `ema`. No evaluation has chosen it.
+
     Args:
       start_messages: lines to print when the stage starts.
       extra_facts: additional fields of the model's spec. Every process calls it.
     """
-    config, folder, dev = trainer.config, trainer.folder, trainer.dev
-    name = config.logging.run_name
+    average: list[str] = []
+
+    def save_average(folder: Path) -> None:
+        steps = {"steps": trainer.step}
+        average.append(_finish(trainer, spec, extra_facts, folder, steps, Evaluations())[0])
+
     with trained(trainer, start_messages):
         note = trainer.tie_note()
         if note is not None:
             say(note)
-        predicted, numbers = trainer.evaluating(trainer.predict)
-        trainer.refuse_divergence(
-            {f"the dev metric `dev_{key}`": value for key, value in numbers.items()}, trainer.step
-        )
-        judged, figures = dev.judge(*predicted), dev.figures(*predicted)
-        errors = dev.find_errors(*predicted)
-        metrics = {
-            **spec.metrics,
-            **numbers,
-            **split_figures(figures),
-            **_dev_facts(trainer, predicted, judged),
-        }
-        facts = {name: metrics[name] for name in SPEC_FACTS if name in metrics}
-        if extra_facts is not None:
-            with unsharded(trainer.module):
-                facts |= extra_facts()
         assert trainer.best is not None  # dev has rows
         best = {"best_step": trainer.best["step"], "steps": trainer.step}
-        spec = replace(spec, metrics=metrics, **facts)
-        _write_model(trainer, spec)
-        if is_main_rank():
-            write_json(folder / "errors.json", errors.as_dict())
-            write_json(folder / "metrics.json", {**metrics, **facts, **best})
-            command = read_json(folder / "run.json")["command"]  # of the run's beginning
-            card = model_card(config, spec, judged, dev.baselines, errors, command)
-            write_text(folder / "README.md", card)
+        shown, *lines = _finish(
+            trainer, spec, extra_facts, trainer.folder, best, trainer.evaluations
+        )
+        trainer.save_average(save_average)
     complete(trainer, best)
-    say(f"{name}: best step {best['best_step']}, dev {_shown(numbers, figures)}")
-    for line in (comparison(judged, dev.baselines), *metrics["notes"]):
-        say(f"{name}: {line}")
-    say(f"{name}: {errors.describe()}")
-    return folder
+    shown = f"best step {best['best_step']}, {shown}"
+    for line in (shown, *[f"average in ema/, {line}" for line in average], *lines):
+        say(f"{trainer.config.logging.run_name}: {line}")
+    return trainer.folder
+
+
+def _finish(
+    trainer: RewardTrainer,
+    spec: RewardModelSpec,
+    extra_facts: Callable[[], dict[str, Any]] | None,
+    folder: Path,
+    steps: Mapping[str, int],
+    evaluations: Evaluations,
+) -> list[str]:
+    """Evaluate the network as it is on dev, and write it with the figures into a folder.
+
+    Args:
+      steps: for metrics.json.
+      evaluations: those that chose the weights.
+    Returns:
+      lines about the figures, the metrics first.
+    """
+    dev = trainer.dev
+    predicted, numbers = trainer.evaluating(trainer.predict)
+    trainer.refuse_divergence(
+        {f"the dev metric `dev_{key}`": value for key, value in numbers.items()}, trainer.step
+    )
+    judged, figures = dev.judge(*predicted), dev.figures(*predicted)
+    errors = dev.find_errors(*predicted)
+    metrics = {
+        **spec.metrics,
+        **numbers,
+        **split_figures(figures),
+        **_dev_facts(trainer, predicted, judged, choice_of(judged, evaluations)),
+    }
+    facts = {name: metrics[name] for name in SPEC_FACTS if name in metrics}
+    if extra_facts is not None:
+        with unsharded(trainer.module):
+            facts |= extra_facts()
+    spec = replace(spec, metrics=metrics, **facts)
+    _write_model(trainer, spec, folder)
+    if is_main_rank():
+        write_json(folder / "errors.json", errors.as_dict())
+        write_json(folder / "metrics.json", {**metrics, **facts, **steps})
+        command = read_json(trainer.folder / "run.json")["command"]  # of the run's beginning
+        card = model_card(trainer.config, spec, judged, dev.baselines, errors, command)
+        write_text(folder / "README.md", card)
+    return [
+        f"dev {_shown(numbers, figures)}",
+        comparison(judged, dev.baselines),
+        *metrics["notes"],
+        errors.describe(),
+    ]
 
 
 def _dev_facts(
-    trainer: RewardTrainer, predicted: tuple[np.ndarray, np.ndarray], judged: Predictions
+    trainer: RewardTrainer,
+    predicted: tuple[np.ndarray, np.ndarray],
+    judged: Predictions,
+    choice: dict[str, Any],
 ) -> dict[str, Any]:
     """What belongs to the dev figures: calibration, baselines, numbers of rows, and notes."""
     dev = trainer.dev
-    choice = choice_of(judged, trainer.evaluations)
     return {
         **dev.calibration(*predicted),
         "baselines": against(judged, dev.baselines),
@@ -278,18 +315,22 @@ def _shown(numbers: Mapping[str, float], figures: Mapping[str, Figure]) -> str:
     return ", ".join(parts)
 
 
-def _write_model(trainer: RewardTrainer, spec: RewardModelSpec) -> None:
-    """Write the model's folder. Every process calls it, since a model may be sharded."""
+def _write_model(trainer: RewardTrainer, spec: RewardModelSpec, folder: Path) -> None:
+    """Write a model's folder. Every process calls it, since a model may be sharded."""
     is_main = trainer.accelerator.is_main_process
     weights = None
     if trainer.sharded:
         weights = whole(trainer.module.state_dict(keep_vars=True), keep=is_main)
     if is_main:
-        install_model(trainer, spec, weights)
+        folder.mkdir(exist_ok=True)
+        install_model(trainer, spec, folder, weights)
 
 
 def install_model(
-    trainer: RewardTrainer, spec: RewardModelSpec, weights: dict[str, Tensor] | None = None
+    trainer: RewardTrainer,
+    spec: RewardModelSpec,
+    folder: Path,
+    weights: dict[str, Tensor] | None = None,
 ) -> None:
     """Write model, tokenizer, source and spec, each atomically and the spec last.
 
@@ -301,11 +342,11 @@ def install_model(
     network, tokenizer = trainer.network, trainer.tokenizer
     source = read_source(trainer.config.model.ckpt)
     forget_last_call(tokenizer)
-    with model_to_install(trainer.folder) as temporary:
+    with model_to_install(folder) as temporary:
         if has_adapters(network):
             weights = merged_weights(network, weights)
         network.save_pretrained(temporary, state_dict=weights)
         tokenizer.save_pretrained(temporary)
         if source is not None:
             source.save(temporary)
-    spec.save(trainer.folder)
+    spec.save(folder)

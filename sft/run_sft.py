@@ -6,8 +6,9 @@ The rows of `data.train_file` are `{prompt, response}`, or any format that fgrlh
 reads as a demonstration.
 
 Writes the best model (by `evaluation.metric`) to `logging.save_dir` as an ordinary transformers
-folder, together with metrics.jsonl, samples/, config.yaml and run.json. With a task, the dev
-responses are also judged by its metrics. An interrupted run continues from its last complete
+folder, together with metrics.jsonl, samples/, config.yaml and run.json; with `train.ema` also the
+average of the weights, in the folder `ema`. With a task, the dev responses are also judged by its
+metrics. An interrupted run continues from its last complete
 checkpoint; a finished one is reused.
 """
 
@@ -243,14 +244,19 @@ class SFTTrainer(SupervisedTrainer):
         return rows
 
 
-def install_model(trainer: SFTTrainer, folder: Path) -> None:
-    """Write the model's files into `folder`, each of them atomically. Every process calls it."""
+def install_model(trainer: SFTTrainer, folder: Path, best: dict | None = None) -> None:
+    """Write the model's files into `folder`, each of them atomically. Every process calls it.
+
+    Args:
+      best: its evaluation on dev, if it has one.
+    """
     is_main = trainer.accelerator.is_main_process
     weights = None
     if trainer.sharded:
         weights = whole(trainer.module.state_dict(keep_vars=True), keep=is_main)
     if is_main:
-        best = trainer.best or {"step": trainer.step}
+        best = best or {"step": trainer.step}
+        folder.mkdir(exist_ok=True)
         columns = {f"eval/{best['metric']}": best["value"]} if "metric" in best else {}
         is_causal = not cast(PreTrainedModel, trainer.policy.model).config.is_encoder_decoder
         card = policy_card(trainer.config, command_line(), columns, best["step"], is_causal)
@@ -312,7 +318,8 @@ def _train(config: SFTConfig, task: Task) -> Path:
     unseen = count_unseen(policy, examples, config.model.max_generated_len)
     messages = _start_messages(config, policy, len(examples), len(dev), unseen)
     with trained(trainer, messages, task.name or None):
-        install_model(trainer, folder)
+        install_model(trainer, folder, trainer.best)
+        trainer.save_average(lambda folder: install_model(trainer, folder))
         note = trainer.tie_note()
         if note is not None:
             say(f"{note}; or choose another evaluation.metric")

@@ -582,7 +582,7 @@ def test_adapters_are_merged_into_the_model_that_later_stages_load(world, monkey
     monkeypatch.setattr(
         run_sft,
         "install_model",
-        lambda trainer, folder: trainers.append(trainer) or install(trainer, folder),
+        lambda trainer, *more: trainers.append(trainer) or install(trainer, *more),
     )
     folder = train(config(world, "model.lora.r=4", "train.max_steps=20"))
     losses = [line["loss"] for line in read_jsonl(folder / "metrics.jsonl") if "loss" in line]

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from test_run_sft import Killed, killed, outputs
 
 from fgrlhf.base.errors import UserError
-from fgrlhf.base.files import read_jsonl
+from fgrlhf.base.files import read_json, read_jsonl
 from fgrlhf.supervised_trainer import SupervisedTrainer
 from reward_modeling import run_fg_rm, run_pref_rm, training
 from sft import run_sft
@@ -97,6 +97,44 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(runs, tmp_path, monkeyp
     stage.train(world, cut)
     assert "continuing from step 2" in capsys.readouterr().out
     assert outputs(cut) == outputs(world / "whole")
+
+
+@EACH
+def test_the_average_is_exact_also_after_a_resume(runs, tmp_path, monkeypatch, name):
+    stage, world, cut = STAGES[name], runs[name], tmp_path / "cut"
+    with monkeypatch.context() as patch:
+        stopped_at(patch, 2)
+        with pytest.raises(KeyboardInterrupt):
+            stage.train(world, cut, train__ema=0.5)
+    assert not (cut / "ema").exists()
+    stage.train(world, cut, train__ema=0.5)
+
+    steps: list[dict] = []  # the weights before each of the three updates, and after them
+
+    def remembering(method):
+        def wrapped(trainer):
+            named = trainer.module.named_parameters()
+            steps.append({name: parameter.detach().clone() for name, parameter in named})
+            method(trainer)
+
+        return wrapped
+
+    for method in ("set_learning_rates", "load_best"):
+        original = getattr(SupervisedTrainer, method)
+        monkeypatch.setattr(SupervisedTrainer, method, remembering(original))
+    whole = stage.train(world, tmp_path / "whole", train__ema=0.5)
+    assert outputs(cut / "ema") == outputs(whole / "ema")
+    averages, model, plain = map(weights, (whole / "ema", whole, world / "whole"))
+    assert all(model[key].equal(plain[key]) for key in model)  # nothing else changes
+    assert len(steps) == 4 and averages.keys() == model.keys()
+    shared = averages.keys() & steps[0].keys()
+    assert any(not averages[key].equal(steps[-1][key]) for key in shared)
+    for key in shared:
+        expected = sum(w * step[key] for w, step in zip((1 / 8, 1 / 8, 1 / 4, 1 / 2), steps))
+        torch.testing.assert_close(averages[key], expected)
+    if name != "sft":  # with figures of its own
+        assert read_json(whole / "ema" / "metrics.json")["choice"]["evaluations"] == 0
+        assert (whole / "ema" / "reward_model.json").is_file()
 
 
 @pytest.mark.parametrize(

@@ -350,6 +350,15 @@ class TrainConfig(StrictModel):
         default=False,
         description="compute layers twice instead of storing activations: slower, less memory",
     )
+    ema: float | None = Field(
+        default=None,
+        gt=0,
+        lt=1,
+        description=(
+            "decay, such as 0.99, of a moving average of the model over updates, which is saved in"
+            " ema/; null: none"
+        ),
+    )
     seed: Seed = Field(default=42, description="of everything random in the run")
 
 
@@ -360,15 +369,6 @@ class PolicyTrainConfig(TrainConfig):
         default=4, description="rollouts or prompts per forward and backward pass and process"
     )
     dropout: bool = Field(default=False, description="use dropout in training")
-    ema: float | None = Field(
-        default=None,
-        gt=0,
-        lt=1,
-        description=(
-            "decay, such as 0.99, of a moving average of the policy over updates, which is saved in"
-            " ema/; null: none"
-        ),
-    )
     save_every_steps: Count | None = Field(
         default=None, description="steps between checkpoints; null: evaluation.every_steps"
     )
