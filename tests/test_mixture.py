@@ -65,7 +65,7 @@ def test_places_do_not_depend_on_where_one_begins():
         ([0.7, 0.3], (7, 3)),
         ([2, 2], (1, 1)),
         ([1, 0.5, 0.5], (2, 1, 1)),
-        ([1 / 3, 2 / 3], (3333, 6667)),  # no whole numbers below 10,000 have these decimals
+        ([1 / 7, 0.5], (2222, 7778)),  # no whole numbers below 10,000 have this proportion
         ([1e6, 1e-6], (10_000, 1)),
     ],
 )
