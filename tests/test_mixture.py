@@ -171,7 +171,7 @@ def test_segments_of_one_segmenter(tmp_path):
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         files.append(str(tmp_path / name / "train.jsonl"))
-    write_json(tmp_path / "one" / "segmenter.json", {"name": "en_core_web_sm"})
+    write_json(tmp_path / "one" / "segmenter.json", {"name": "blank_en_sentencizer"})
     overrides = [
         f"data.train_file=[{{file: {files[0]}, share: 1}}, {{file: {files[1]}, share: 1}}]",
         "data.dev_file=x",
