@@ -260,7 +260,7 @@ def test_the_job_of_a_changed_stage_is_cancelled_before_its_outputs_are_removed(
         removed.append((path.name, path.exists(), (slurm / "100.end").exists()))
         remove(path)
 
-    monkeypatch.setattr(stages_module, "_remove", remove_and_see)
+    monkeypatch.setattr(stages_module, "remove", remove_and_see)
     text = run(tmp_path, [stage("long", "echo changed")], config("slurm"))
     assert removed == [("long.out", True, True)]
     assert "long: changed since its job 100 began, which is cancelled" in text
