@@ -254,7 +254,7 @@ def test_the_job_of_a_changed_stage_is_cancelled_before_its_outputs_are_removed(
 ):
     kill_a_pipeline(tmp_path, f'touch "$OUT/long.out"; {WAIT}')
     removed = []
-    remove = stages_module._remove
+    remove = stages_module.remove
 
     def remove_and_see(path):
         removed.append((path.name, path.exists(), (slurm / "100.end").exists()))
