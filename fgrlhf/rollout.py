@@ -4,7 +4,7 @@ Which prompts a step has, and the seeds of its responses, are pure functions of 
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -25,40 +25,42 @@ if TYPE_CHECKING:
 # Most tokens in one forward pass of `score`: prompts and responses, padding included.
 SCORED_AT_ONCE = 65_536
 
+Item = TypeVar("Item")
+
 # called with the prompt and text of each response
 TextsKnown = Callable[[Sequence[Prompt], Sequence[str]], None]
 
 
-class PromptOrder:
-    """The prompts of each step: consecutive ones of an endless sequence of shuffled passes.
+class PassOrder(Generic[Item]):
+    """The items of each step: consecutive ones of an endless sequence of shuffled passes.
 
     Args:
-      prompts: in a mixture of files, a pass has the files' shares.
-      per_step: prompts of a step, over all processes.
+      items: what is drawn, such as prompts; in a mixture of files, a pass has the files' shares.
+      per_step: items of a step, over all processes.
     """
 
-    def __init__(self, prompts: Sequence[Prompt], seed: int, per_step: int):
-        self.prompts = prompts
+    def __init__(self, items: Sequence[Item], seed: int, per_step: int):
+        self.items = items
         self.seed = seed
         self.per_step = per_step
-        self.mixture: Mixture | None = getattr(prompts, "mixture", None)
+        self.mixture: Mixture | None = getattr(items, "mixture", None)
         self._pass = -1  # the pass whose order is in `_pass_order`; -1: none yet
         self._pass_order: list[int] = []
 
-    def of_step(self, step: int) -> list[Prompt]:
-        """The prompts of a step, over all processes."""
+    def of_step(self, step: int) -> list[Item]:
+        """The items of a step, over all processes."""
         first = step * self.per_step
-        prompts = []
+        chosen = []
         for place in range(first, first + self.per_step):
-            pass_index, i = divmod(place, len(self.prompts))
+            pass_index, i = divmod(place, len(self.items))
             order = self._order(pass_index)
-            prompts.append(self.prompts[order[i]])
-        return prompts
+            chosen.append(self.items[order[i]])
+        return chosen
 
     def _order(self, pass_index: int) -> list[int]:
-        """The order of the prompts in a pass over them."""
+        """The order of the items in a pass over them."""
         if self._pass != pass_index:
-            n = len(self.prompts)
+            n = len(self.items)
             if self.mixture is None:
                 self._pass_order = _shuffled(n, self.seed, pass_index)
             else:

@@ -12,6 +12,7 @@ from fgrlhf.kernels.choice import choices, use_kernels
 from fgrlhf.models.lora import AdapterFree
 from fgrlhf.policy import check_prompts_fit, load_value, trained_policy
 from fgrlhf.policy_trainer import announce
+from fgrlhf.reward import CombinedReward
 from fgrlhf.rewards.build import build_reward
 from fgrlhf.runs.distributed import mixed_precision, shards_models, stop_together
 from fgrlhf.runs.occupied import check_own_run, note_changed_code
@@ -61,7 +62,9 @@ def build_trainer(task: Task, config: RLConfig) -> OnPolicyTrainer:
     check_prompts_fit(unloaded, evaluated_prompts, task.core_text, dev_file, quiet, longest)
 
     context = RewardContext(task.rm_prefix, str(accelerator.device), dtype)
-    reward = build_reward(config.reward, context)
+    reward = CombinedReward({})  # who follows a teacher needs none
+    if config.reward or config.algorithm.reads_rewards:
+        reward = build_reward(config.reward, context)
     sharded = shards_models(config.parallel, accelerator)
     # the trainer sends the other processes their parts of sharded models
     empty = sharded and not accelerator.is_main_process
@@ -88,7 +91,13 @@ def build_trainer(task: Task, config: RLConfig) -> OnPolicyTrainer:
         reference.to(accelerator.device)
 
     evaluate = dev_evaluation(
-        task, config, dev_prompts, reward, reference, accelerator, conversations
+        task,
+        config,
+        dev_prompts,
+        reward if config.reward else None,
+        reference,
+        accelerator,
+        conversations,
     )
     return make_trainer(
         config, ActorCritic(policy, value), reference, reward, train_prompts, evaluate, accelerator

@@ -27,7 +27,7 @@ from fgrlhf.policy import cut_prompts
 from fgrlhf.policy_trainer import DevEvaluation, PolicyTrainer
 from fgrlhf.reward import BasicReward, RunningSpread, normalized, with_kl
 from fgrlhf.rewards.build import RewardWeights
-from fgrlhf.rollout import PromptOrder, response_seeds, score
+from fgrlhf.rollout import PassOrder, response_seeds, score
 from fgrlhf.runs import checkpoint
 from fgrlhf.runs.distributed import (
     gather_rollouts,
@@ -55,6 +55,7 @@ from fgrlhf.value import ActorCritic
 
 if TYPE_CHECKING:
     from fgrlhf.guard import Guard
+    from fgrlhf.ptx import Demonstrations
 
 
 def make_trainer(
@@ -119,7 +120,7 @@ class OnPolicyTrainer(PolicyTrainer):
         self.reward = reward
         self.reward_weights = RewardWeights(config.reward)
         self.prompts = prompts
-        self.prompt_order = PromptOrder(prompts, config.train.seed, self.prompts_per_step)
+        self.prompt_order = PassOrder(prompts, config.train.seed, self.prompts_per_step)
         self.mixture = self.prompt_order.mixture
         self.reference = reference.eval().requires_grad_(False)
         if self.sharded:
@@ -134,6 +135,8 @@ class OnPolicyTrainer(PolicyTrainer):
         self.entropy = EntropyController(entropy.coef, entropy.target)
         self.spreads: dict[str, RunningSpread] = {}  # of rewards, for normalize_aspects: running
         self.high_kl_count = 0
+        self.algorithm.begin(self.policy, prompts, config.model)
+        self.demonstrations = self._read_demonstrations()
         self.guard = self._make_guard()
         self.best_is_checkpoint = self.guard is not None  # the guard restores it
         self._check_sizes()
@@ -386,7 +389,8 @@ class OnPolicyTrainer(PolicyTrainer):
 
     def minibatches(self, n_rows: int, epoch: int) -> list[Tensor]:
         """The rows of each optimiser step of an epoch, as indices into the global batch."""
-        parts = update.minibatches(self.config, self.step, epoch, n_rows)
+        num_samples = n_rows // self.prompts_per_step  # an algorithm may leave some of them out
+        parts = update.minibatches(self.config.train, self.step, epoch, n_rows, num_samples)
         return [rows_B.to(self.accelerator.device) for rows_B in parts]
 
     def micro_batches(self, rows_B: Tensor) -> list[Tensor]:
@@ -456,6 +460,16 @@ class OnPolicyTrainer(PolicyTrainer):
         from fgrlhf.guard import Guard  # only the runs that have one load it
 
         return Guard(self.config.train.guard, self.config.evaluation_metrics)
+
+    def _read_demonstrations(self) -> "Demonstrations | None":
+        if self.config.algorithm.ptx is None:
+            return None
+        from fgrlhf.ptx import read_demonstrations  # only the runs that have some load it
+
+        train = self.config.train
+        rows_per_step = self.episodes_per_step // train.n_minibatches
+        steps_per_update = update.epochs(self.algorithm, train) * train.n_minibatches
+        return read_demonstrations(self.config, self.policy, rows_per_step, steps_per_update)
 
     def progress(self) -> dict:
         return super().progress() | {

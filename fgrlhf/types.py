@@ -24,7 +24,7 @@ whole conversation after the prompt:
     response_ids_BT     w w w w w
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -226,6 +226,10 @@ class TokenLoss:
             check_shape(f"TokenLoss.metrics[{name}]", metric_BT, tuple(self.loss_BT.shape))
 
 
+# (hidden states -> logits, hidden_ND) of a policy -> its divergence_N from a teacher
+Divergence = Callable[[Callable[[Tensor], Tensor], Tensor], Tensor]
+
+
 @dataclass(frozen=True)
 class PolicyOutput:
     """Results of a forward pass over given responses, 0 on padding."""
@@ -236,3 +240,4 @@ class PolicyOutput:
     # log of the probability mass that top_k and top_p keep (`log_kept_mass`); None: not requested
     log_kept_mass_BT: Tensor | None = None
     values_BTA: Tensor | None = None  # as in `Rollout`
+    divergence_BT: Tensor | None = None  # from a teacher, in nats; None: there is none

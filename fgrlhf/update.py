@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from fgrlhf.algorithms.kl import EntropyController, KLController, kl_k3
 from fgrlhf.algorithms.metrics import add_token_means, learned_mask, mean_of, response_weights
-from fgrlhf.algorithms.protocol import Algorithm, Trainer, check_returned
+from fgrlhf.algorithms.protocol import Algorithm, Trainer, TrainSettings, check_returned
 from fgrlhf.base.seeds import derive_seed
-from fgrlhf.runs.rl_config import RLConfig
+from fgrlhf.runs.rl_config import RLConfig, RLTrainConfig
 from fgrlhf.types import Advantages, PolicyOutput, Rollout, TokenLoss
 from fgrlhf.utils import masked_sum
 
@@ -27,6 +27,14 @@ if TYPE_CHECKING:
 
     from fgrlhf.configs.sections import Dtype
     from fgrlhf.samplers.sampler import Sampler
+
+
+class ExtraLoss(Protocol):
+    """A loss on other data than the rollout, whose gradient is part of each optimiser step."""
+
+    def add_gradient(self, trainer: "OnPolicy", place: int) -> Tensor:
+        """Add the gradient of step `place` of an update; return the process's part of the loss."""
+        ...
 
 
 class OnPolicy(Trainer, Protocol):
@@ -46,6 +54,9 @@ class OnPolicy(Trainer, Protocol):
 
     @property
     def entropy(self) -> EntropyController: ...
+
+    @property
+    def demonstrations(self) -> ExtraLoss | None: ...
 
     @property
     def model(self) -> nn.Module: ...
@@ -68,16 +79,20 @@ def gradient_steps(trainer: OnPolicy, rollout: Rollout, advantages: Advantages) 
     train = trainer.config.train
     trainer.actor_critic.train(bool(train.dropout))
     trainer.set_learning_rates()
-    epochs = train.n_ppo_epoch_per_rollout if trainer.algorithm.reuses_rollouts else 1
     step_metrics = []
-    for epoch in range(epochs):
+    for epoch in range(epochs(trainer.algorithm, train)):
         for rows_B in trainer.minibatches(len(rollout), epoch):
-            is_first = not step_metrics
-            metrics = optimizer_step(trainer, rollout, advantages, rows_B, is_first)
+            place = len(step_metrics)
+            metrics = optimizer_step(trainer, rollout, advantages, rows_B, place)
             if metrics is None:
                 return _update_metrics(trainer, step_metrics)
             step_metrics.append(metrics)
     return _update_metrics(trainer, step_metrics)
+
+
+def epochs(algorithm: Algorithm, train: TrainSettings) -> int:
+    """The passes over a rollout."""
+    return train.n_ppo_epoch_per_rollout if algorithm.reuses_rollouts else 1
 
 
 def _update_metrics(
@@ -95,13 +110,14 @@ def _target_kl(config: RLConfig) -> float | None:
     return None if "target_kl" in settings.unread_of_loss else settings.loss.target_kl
 
 
-def minibatches(config: RLConfig, step: int, epoch: int, n_rows: int) -> list[Tensor]:
+def minibatches(
+    train: RLTrainConfig, step: int, epoch: int, n_rows: int, num_samples: int
+) -> list[Tensor]:
     """The rows of each optimiser step of an epoch, as indices into the global batch.
 
     A pure function of its arguments.
     """
-    train = config.train
-    rows_GK = torch.arange(n_rows).view(-1, config.env.train_num_samples_per_input)
+    rows_GK = torch.arange(n_rows).view(-1, num_samples)
     if train.shuffle:
         # Shuffle prompts, not rollouts: the samples of a prompt share its encoding.
         seed = derive_seed(train.seed, "minibatches", step, epoch)
@@ -118,7 +134,7 @@ def optimizer_step(
     rollout: Rollout,
     advantages: Advantages,
     rows_B: Tensor,
-    is_first: bool = False,
+    place: int = 1,
 ) -> dict[str, float] | None:
     """One optimiser step on the mean loss of a minibatch; `algorithm.loss.type` is the mean.
 
@@ -127,31 +143,41 @@ def optimizer_step(
     micro-batches (`gradient_scale`).
 
     Args:
-      is_first: whether the policy is still the one that scored the rollout. In bf16, results
-        depend on the padding of a batch, here by several percent of a probability. The policy's
-        ratio to itself is 1, so its own log-probabilities are then the old ones.
+      place: how many optimiser steps the update has taken before. With 0 the policy is still the
+        one that scored the rollout. In bf16, results depend on the padding of a batch, here by
+        several percent of a probability. The policy's ratio to itself is 1, so its own
+        log-probabilities are then the old ones.
 
     Returns:
       the metrics; None: the policy is too far from the old one (`target_kl`), so it stays.
     """
     config = trainer.config
     settings = config.algorithm
+    is_first = place == 0
     own_are_old = is_first and trainer.dtype == "bf16" and not config.train.dropout
     n_tokens = rollout.response_mask_BT[rows_B].sum().clamp(min=1)
     micro_batches = trainer.micro_batches(rows_B)
     mask_BT = learned_mask(settings.loss.leave_out, advantages, rollout)
     weights_B = torch.zeros(len(rollout), device=mask_BT.device)
     weights_B[rows_B] = response_weights(
-        settings.loss.type, mask_BT[rows_B].sum(1), config.model.max_generated_len
+        settings.loss_type or settings.loss.type,
+        mask_BT[rows_B].sum(1),
+        config.model.max_generated_len,
     )
     trainer.optimizer.zero_grad(set_to_none=True)
     totals: dict[str, Tensor] = {}
+    if trainer.demonstrations is not None:
+        totals["loss/ptx"] = trainer.demonstrations.add_gradient(trainer, place)
     for i, micro_B in enumerate(micro_batches):
         old = rollout.rows(micro_B)
         micro_advantages = advantages.rows(micro_B, old.response_ids_BT.shape[1])
         is_last = i + 1 == len(micro_batches)
         with trainer.no_sync(not is_last):
             with trainer.precision():
+                with torch.no_grad():
+                    divergence = trainer.algorithm.divergence(
+                        trainer.actor_critic.policy, old, config.logprob_temperature
+                    )
                 new = trainer.model(
                     old.prompt_ids_BP,
                     old.prompt_mask_BP,
@@ -161,6 +187,7 @@ def optimizer_step(
                     old.conversation_BL,
                     temperature=config.logprob_temperature,
                     entropy_gradient=trainer.entropy.coef > 0,
+                    divergence=divergence,
                 )
             if own_are_old:
                 old = replace(old, logprobs_BT=new.logprobs_BT.detach())

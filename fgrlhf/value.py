@@ -16,7 +16,7 @@ from fgrlhf.base.files import write_json
 from fgrlhf.base.records import Record, read_record
 from fgrlhf.configs.sections import Sampling
 from fgrlhf.models.base import Policy
-from fgrlhf.types import PolicyOutput
+from fgrlhf.types import Divergence, PolicyOutput
 
 CRITIC_FILE, HEAD_FILE = "critic.json", "head.safetensors"
 
@@ -248,10 +248,13 @@ class ActorCritic(nn.Module):
         temperature: float = 1.0,
         entropy_gradient: bool = False,
         truncation: Sampling | None = None,
+        with_values: bool = True,
+        divergence: Divergence | None = None,
     ) -> PolicyOutput:
         """Log-probabilities, entropies and (with a critic) values of given responses.
 
-        Arguments as in `Policy.forward`.
+        Args:
+          with_values: false: without the critic. The other arguments are those of `Policy.forward`.
         """
         batch = (prompt_ids_BP, prompt_mask_BP, response_ids_BT, response_mask_BT)
         output, hidden_BTD = self.policy(
@@ -261,8 +264,9 @@ class ActorCritic(nn.Module):
             temperature=temperature,
             entropy_gradient=entropy_gradient,
             truncation=truncation,
+            divergence=divergence,
         )
-        if self.value is None:
+        if self.value is None or not with_values:
             return output
         values_BT, values_BTA = self.value(*batch, conversation_BL, policy_hidden_BTD=hidden_BTD)
         return replace(output, values_BT=values_BT, values_BTA=values_BTA)

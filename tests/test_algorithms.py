@@ -337,7 +337,7 @@ def test_only_a_loss_with_a_ratio_uses_a_rollout_again(name, tmp_path):
     steps, step = [], run.optimizer.step
     run.optimizer.step = lambda: (steps.append(1), step())
     run.update(rollout_, run.compute_advantages(rollout_, rewards)[1])
-    assert len(steps) == 2 * (3 if name in ("ppo", "grpo", "nlpo") else 1)
+    assert len(steps) == 2 * (3 if name in ("ppo", "grpo", "nlpo", "online_dpo") else 1)
 
 
 def test_normalised_aspects_by_hand():

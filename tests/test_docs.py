@@ -100,6 +100,7 @@ CONFIGS = {  # the `config.yml` of a command
     "segment": "tasks/qa_feedback/reward_modeling/mini_rel_rm_config.yml",
     "sequence": "tasks/qa_feedback/reward_modeling/mini_comp_rm_config.yml",
     "rl": "tasks/qa_feedback/training/mini_fine_grained_config.yml",
+    "distill": "tasks/qa_feedback/training/mini_fine_grained_config.yml",
     "dpo": "tasks/qa_feedback/training/mini_dpo_config.yml",
 }
 

@@ -13,7 +13,7 @@ from fgrlhf.configs.sections import MixedFile
 from fgrlhf.configs.strict import config_from
 from fgrlhf.data.formats import PROMPTS
 from fgrlhf.data.mixture import MixedRows, Mixture, of_each, read_files, whole_weights
-from fgrlhf.rollout import PromptOrder
+from fgrlhf.rollout import PassOrder
 from fgrlhf.runs.batching import permuted_batches, shuffled_batches
 from fgrlhf.task import NO_TASK
 from fgrlhf.text_types import Prompt
@@ -116,13 +116,13 @@ def test_a_file_is_shuffled_again_in_every_pass_and_files_of_one_size_differ():
 def test_prompts_of_rl_go_on_after_a_pass():
     mixed = mixture([0.5, 0.5], [6, 2])
     prompts = MixedRows([Prompt(str(i), "cat") for i in range(8)], mixed)
-    order = PromptOrder(prompts, seed=2, per_step=3)
+    order = PassOrder(prompts, seed=2, per_step=3)
     read = [[int(prompt.id) for prompt in order.of_step(step)] for step in range(8)]
     flat = [i for step in read for i in step]
     assert [i >= 6 for i in flat] == [False, True] * 12
     assert all(sorted(flat[1::2][k : k + 2]) == [6, 7] for k in range(0, 12, 2))
     assert all(sorted(flat[::2][k : k + 6]) == list(range(6)) for k in (0, 6))
-    later = PromptOrder(prompts, seed=2, per_step=3)
+    later = PassOrder(prompts, seed=2, per_step=3)
     assert [int(prompt.id) for prompt in later.of_step(5)] == read[5]
 
 

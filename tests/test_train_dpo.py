@@ -283,6 +283,7 @@ def test_corrected_answers_become_examples(world, monkeypatch, capsys):
     assert "corrected answers" in capsys.readouterr().out
     questions = {q["text"] for q in read_json(world / "train.json")}
     assert {r["text"] for r in result} <= questions
+    assert [p.references[0] for p in load_examples(out)] == [r["answer"][0] for r in result]
 
 
 @pytest.mark.parametrize("kind", with_slow(["t5", "gpt2"], lambda kind: kind == "gpt2"))

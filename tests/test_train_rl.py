@@ -90,6 +90,7 @@ def test_the_entry_point_trains(name, kind, tmp_path, monkeypatch, capsys):
     notes = [line for line in printed if line.startswith("note: " + name)]
     keys = [] if name in WITH_CRITIC else ["model.value_model.ckpt", "train.value_lr"]
     keys += ["train.n_ppo_epoch_per_rollout"] if name in ONE_EPOCH else []
+    keys += ["algorithm.kl"] if name == "online_dpo" else []
     assert notes == ([f"note: {name} does not read {', '.join(sorted(keys))}"] if keys else [])
 
 

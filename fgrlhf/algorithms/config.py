@@ -6,15 +6,18 @@ The config class of an algorithm declares the keys of the section `algorithm:` t
       ActorCriticConfig                GAE and a critic                           trpo
         JointLossConfig                one loss trains policy and critic          a2c
           ClippedRatioConfig           the loss clips the policy's ratio          ppo, nlpo
-      GroupConfig                      compares the samples of a prompt           gpg
-        ClippedGroupConfig             the loss clips the policy's ratio          rloo, grpo
+      SamplesConfig                    compares the samples of a prompt           online_dpo
+        GroupConfig                    by response or by segment                  gpg
+          ClippedGroupConfig           the loss clips the policy's ratio          rloo, grpo
       ReinforceConfig                  a baseline from the batch                  reinforce
+      DivergenceConfig                 a teacher instead of rewards               sdpo, distill
 
 Changing `algorithm.name` is enough to switch the algorithm: a shared setting that the chosen
 algorithm does not read is not an error. It is dropped from the config and listed when the run
 starts (`AlgorithmConfig.unused`). Any other key that the algorithm does not read is an error.
 """
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
@@ -25,6 +28,7 @@ from fgrlhf.configs.schema import NUMBER, SECTION
 from fgrlhf.configs.strict import (
     Coefficient,
     Count,
+    FilePath,
     Positive,
     StrictModel,
     refuse,
@@ -51,6 +55,8 @@ class RunSettings:
         `model.train_generation_kwargs`.
       shares_trunk: `model.value_model.policy_value_sharing`.
       dropout: `train.dropout`.
+      prompts_per_process: `train.sampling_batch_size_per_card`.
+      n_minibatches, micro_batch_size: those of `train`.
     """
 
     samples_per_prompt: int
@@ -58,6 +64,9 @@ class RunSettings:
     num_beams: int
     shares_trunk: bool
     dropout: bool
+    prompts_per_process: int
+    n_minibatches: int
+    micro_batch_size: int
 
 
 class KLConfig(StrictModel):
@@ -224,6 +233,13 @@ class LossConfig(StrictModel):
         return self
 
 
+class PtxConfig(StrictModel):
+    """The section `algorithm.ptx`: a term of the loss that imitates demonstrations."""
+
+    file: FilePath = Field(description="demonstrations that the policy must not forget")
+    coef: Positive = Field(description="of their loss, the mean of -log pi(y_t) over their tokens")
+
+
 class AlgorithmConfig(StrictModel):
     """Settings of every algorithm."""
 
@@ -232,6 +248,10 @@ class AlgorithmConfig(StrictModel):
     gamma: float = Field(default=1.0, ge=0, le=1, description="discount per token")
     entropy: EntropyConfig = EntropyConfig()
     loss: LossConfig = LossConfig()
+    ptx: PtxConfig | None = Field(
+        default=None,
+        description="demonstrations in each update, as in PPO-ptx (InstructGPT); null: none",
+    )
     normalize_aspects: Literal["batch", "running", "group"] | None = Field(
         default=None,
         description=(
@@ -242,6 +262,8 @@ class AlgorithmConfig(StrictModel):
     )
 
     kl_part_of: ClassVar[Literal["reward", "loss"]] = "reward"  # for `kl.part_of: null`
+    reads_rewards: ClassVar[bool] = True
+    loss_type: ClassVar[str | None] = None  # the mean of the loss; None: `loss.type`
     _unused: tuple[str, ...] = PrivateAttr(())
 
     @property
@@ -260,14 +282,25 @@ class AlgorithmConfig(StrictModel):
         """The keys of `loss` that this algorithm does not read: without a ratio, those of it."""
         return OF_A_RATIO
 
+    @property
+    def inputs(self) -> list[str]:
+        """Files and checkpoints that it reads."""
+        return [] if self.ptx is None else [self.ptx.file]
+
     def mistakes(self, run: RunSettings) -> list[str]:
         """Settings in other sections that do not fit this algorithm: one message each."""
         return []
 
+    def _ptx_mistakes(self, reason: str) -> list[str]:
+        """The message of an algorithm that cannot have `ptx`."""
+        if self.ptx is None:
+            return []
+        return [f"algorithm.ptx: {reason}: leave it out, or use algorithm.name=ppo"]
+
     @model_validator(mode="after")
     def _compares_samples(self):
-        if self.normalize_aspects == "group" and not isinstance(self, GroupConfig):
-            names = ", ".join(kind.model_fields["name"].default for kind in GROUP_CONFIGS)
+        if self.normalize_aspects == "group" and not isinstance(self, SamplesConfig):
+            names = ", ".join(kind.model_fields["name"].default for kind in COMPARING_CONFIGS)
             reason = (
                 f"group: {self.name} does not compare the samples of a prompt, as {names} do: use"
                 " batch"
@@ -413,12 +446,17 @@ class NLPOConfig(ClippedRatioConfig):
         return self
 
     def mistakes(self, run: RunSettings) -> list[str]:
+        reason = (
+            "`nlpo` trains the masked policy, which gives some tokens of demonstrations no chance"
+        )
+        mistakes = self._ptx_mistakes(reason)
         if run.num_beams == 1:
-            return []
+            return mistakes
         return [
+            *mistakes,
             "model.train_generation_kwargs.num_beams is more than 1, but `nlpo`"
             " masks tokens as they are sampled: set num_beams=1 and do_sample=true, or use"
-            " algorithm.name=ppo"
+            " algorithm.name=ppo",
         ]
 
 
@@ -436,7 +474,7 @@ class TRPOConfig(ActorCriticConfig):
         return tuple(LossConfig.model_fields)  # its objective is no such loss
 
     def mistakes(self, run: RunSettings) -> list[str]:
-        mistakes = []
+        mistakes = self._ptx_mistakes("`trpo` has a step of its own, which bounds one objective")
         if run.shares_trunk:
             mistakes.append(
                 "model.value_model.policy_value_sharing is true, but `trpo` bounds how far the"
@@ -464,16 +502,8 @@ class ReinforceConfig(AlgorithmConfig):
     )
 
 
-class GroupConfig(AlgorithmConfig):
-    """Settings of the group-relative algorithms."""
-
-    credit: Literal["segment", "response"] = Field(
-        default="segment",
-        description=(
-            "response: one advantage per response, from the summed rewards; segment: reward-to-go"
-            " per aspect and segment"
-        ),
-    )
+class SamplesConfig(AlgorithmConfig):
+    """Settings of the algorithms that compare the samples of a prompt."""
 
     def mistakes(self, run: RunSettings) -> list[str]:
         K = run.samples_per_prompt
@@ -491,6 +521,18 @@ class GroupConfig(AlgorithmConfig):
                 " set do_sample=true and num_beams=1, or use algorithm.name=reinforce"
             )
         return mistakes
+
+
+class GroupConfig(SamplesConfig):
+    """Settings of the group-relative algorithms."""
+
+    credit: Literal["segment", "response"] = Field(
+        default="segment",
+        description=(
+            "response: one advantage per response, from the summed rewards; segment: reward-to-go"
+            " per aspect and segment"
+        ),
+    )
 
 
 class ClippedGroupConfig(GroupConfig):
@@ -539,4 +581,94 @@ class GPGConfig(GroupConfig):
     kl_part_of = "loss"
 
 
-GROUP_CONFIGS = (RLOOConfig, GRPOConfig, GPGConfig)
+class OnlineDPOConfig(SamplesConfig):
+    """DPO on the best and the worst sample of each prompt."""
+
+    name: Literal["online_dpo"] = "online_dpo"
+    beta: Positive = Field(default=0.1, description="strength of the KL constraint, as in DPO")
+    pair_loss: Literal["sigmoid", "ipo", "hinge"] = Field(
+        default="sigmoid", description="of a pair: the same names as `dpo.loss`"
+    )
+    credit: ClassVar[str] = "response"  # a pair is one of whole responses
+
+    loss_type = "response"  # the mean over pairs, whatever the lengths of their responses
+
+    @property
+    def unread_of_loss(self) -> Collection[str]:
+        return [key for key in LossConfig.model_fields if key != "leave_out"]
+
+    @property
+    def unused(self) -> tuple[str, ...]:
+        given = () if self.kl_in_loss or not self.kl.model_fields_set else ("kl",)
+        return tuple(sorted([*super().unused, *given]))
+
+    def mistakes(self, run: RunSettings) -> list[str]:
+        mistakes = super().mistakes(run)
+        if run.prompts_per_process % run.n_minibatches:
+            mistakes.append(
+                f"train.sampling_batch_size_per_card is {run.prompts_per_process}, but"
+                f" `{self.name}` needs the two responses of a pair in one minibatch: make it a"
+                f" multiple of train.n_minibatches={run.n_minibatches}"
+            )
+        if run.micro_batch_size % 2:
+            mistakes.append(
+                f"train.micro_batch_size is {run.micro_batch_size}, but `{self.name}` needs the two"
+                " responses of a pair in one forward pass: make it even"
+            )
+        return mistakes
+
+
+class DivergenceConfig(AlgorithmConfig):
+    """Settings of the algorithms whose policy follows a teacher, token by token."""
+
+    kl: KLConfig = KLConfig(coef=0)  # the teacher is what the policy should stay near
+    beta: Share = Field(
+        default=0.5,
+        description="0: KL(teacher || policy); 1: KL(policy || teacher); between them their JSD",
+    )
+
+    kl_part_of = "loss"
+    reads_rewards = False  # they are only logged
+
+
+class DistillConfig(DivergenceConfig):
+    """On-policy distillation of another policy."""
+
+    name: Literal["distill"] = "distill"
+    teacher: FilePath = Field(description="folder or hub name of a policy with the same tokens")
+
+    @property
+    def inputs(self) -> list[str]:
+        return [*super().inputs, self.teacher]
+
+
+class SDPOConfig(DivergenceConfig):
+    """Self-distillation from feedback: the teacher is the policy that has read it."""
+
+    name: Literal["sdpo"] = "sdpo"
+    teacher_prompt: str = Field(
+        default="{prompt} {reference}",
+        description=(
+            "what the teacher reads: {prompt}, and {reference} or a key of the prompt's row, such"
+            " as {reason}"
+        ),
+    )
+
+    @model_validator(mode="after")
+    def _tells_the_teacher_more(self):
+        fields = set(fields_of(self.teacher_prompt))
+        if "prompt" not in fields or fields == {"prompt"}:
+            reason = (
+                "the teacher must read {prompt} and what the policy does not read, such as"
+                " {reference}: name both"
+            )
+            refuse([("teacher_prompt", reason)])
+        return self
+
+
+def fields_of(template: str) -> list[str]:
+    """The names in braces of a template."""
+    return re.findall(r"\{([^{}]+)\}", template)
+
+
+COMPARING_CONFIGS = (RLOOConfig, GRPOConfig, GPGConfig, OnlineDPOConfig)

@@ -1,5 +1,6 @@
 """The KL divergence from the reference policy per token, and coefficients that adapt in a run."""
 
+import math
 from dataclasses import dataclass, field
 
 import torch
@@ -28,6 +29,34 @@ def kl_k3(logprobs_BT: Tensor, ref_logprobs_BT: Tensor) -> Tensor:
     check_same_shape(logprobs_BT=logprobs_BT, ref_logprobs_BT=ref_logprobs_BT)
     log_ratio_BT = ref_logprobs_BT - logprobs_BT
     return torch.exp(log_ratio_BT) - 1 - log_ratio_BT
+
+
+def token_divergence(student_logits_NV: Tensor, teacher_logits_NV: Tensor, beta: float) -> Tensor:
+    """D_N(p_T, p_S) of two distributions over the vocabulary, in nats.
+
+        beta = 0        KL(p_T || p_S), forward
+        0 < beta < 1    JSD(beta) = beta KL(p_T || m) + (1 - beta) KL(p_S || m)
+        beta = 1        KL(p_S || p_T), reverse
+
+    with p = softmax(logits) and m = beta p_T + (1 - beta) p_S (Agarwal et al. 2023, arXiv
+    2306.13649, eq. 1). JSD(beta) / beta tends to the forward KL as beta tends to 0, and
+    JSD(beta) / (1 - beta) to the reverse KL as it tends to 1, so near both ends the divergence
+    itself is small.
+    """
+    check_same_shape(student_logits_NV=student_logits_NV, teacher_logits_NV=teacher_logits_NV)
+    student_NV = student_logits_NV.log_softmax(-1)
+    teacher_NV = teacher_logits_NV.log_softmax(-1)
+    if beta == 0:
+        return _kl(teacher_NV, student_NV)
+    if beta == 1:
+        return _kl(student_NV, teacher_NV)
+    mixture_NV = torch.logaddexp(teacher_NV + math.log(beta), student_NV + math.log1p(-beta))
+    return beta * _kl(teacher_NV, mixture_NV) + (1 - beta) * _kl(student_NV, mixture_NV)
+
+
+def _kl(logprobs_NV: Tensor, other_NV: Tensor) -> Tensor:
+    """KL(p || q) of log-probabilities."""
+    return (logprobs_NV.exp() * (logprobs_NV - other_NV)).sum(-1)
 
 
 @dataclass

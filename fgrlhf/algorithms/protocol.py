@@ -1,6 +1,7 @@
 """The interface between the trainer and an on-policy algorithm."""
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
@@ -8,13 +9,22 @@ from torch import Tensor
 
 from fgrlhf.algorithms.config import AlgorithmConfig
 from fgrlhf.base.errors import UserError
-from fgrlhf.types import Advantages, PolicyOutput, Rollout, TokenLoss, TokenReward
+from fgrlhf.text_types import Prompt
+from fgrlhf.types import (
+    Advantages,
+    Divergence,
+    PolicyOutput,
+    Rollout,
+    TokenLoss,
+    TokenReward,
+)
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from accelerate import Accelerator
 
+    from fgrlhf.configs.sections import PolicyConfig
     from fgrlhf.models.base import Policy
     from fgrlhf.value import ActorCritic
 
@@ -77,6 +87,9 @@ class Algorithm(Protocol):
         """
         return policy
 
+    def begin(self, policy: "Policy", prompts: Sequence[Prompt], model: "PolicyConfig") -> None:
+        """Called once, before the first step, with the section `model` of the config."""
+
     def before_rollout(self, step: int) -> None:
         """Called in every step before responses are sampled."""
 
@@ -88,6 +101,13 @@ class Algorithm(Protocol):
           num_samples: responses to each prompt.
         """
         return rollout
+
+    def divergence(self, policy: "Policy", old: Rollout, temperature: float) -> Divergence | None:
+        """What gives `divergence_BT` of the policy's output on some rollouts. Default: nothing.
+
+        Called without gradients, before each forward pass of an update.
+        """
+        return None
 
     def update(
         self, trainer: "Trainer", rollout: Rollout, advantages: Advantages

@@ -1,7 +1,8 @@
 """The on-policy algorithms by name, and the section `algorithm:` of an RL run's YAML.
 
-`algorithm.name` is one of `ALGORITHMS`, or `python` for an algorithm outside the library. Then
-`of` is the import path of its class, and the other keys are those of its `config_class`.
+`algorithm.name` is one of `ALGORITHMS` or `WITH_TEACHER`, or `python` for an algorithm outside the
+library. Then `of` is the import path of its class, and the other keys are those of its
+`config_class`.
 
     algorithm: {name: python, of: my_package.my_module.MyAlgorithm, kl: {coef: 0.1}, bonus: 2.0}
 """
@@ -33,8 +34,9 @@ from fgrlhf.configs.yaml_files import merged
 if TYPE_CHECKING:
     from fgrlhf.algorithms.protocol import Algorithm
 
-ALGORITHMS = ("ppo", "a2c", "reinforce", "rloo", "grpo", "gpg", "trpo", "nlpo")
-HOOKS = ("training_policy", "before_rollout", "after_rollout", "update")
+ALGORITHMS = ("ppo", "a2c", "reinforce", "rloo", "grpo", "gpg", "trpo", "nlpo", "online_dpo")
+WITH_TEACHER = ("sdpo", "distill")  # they learn from a teacher, and the others from rewards
+HOOKS = ("training_policy", "begin", "before_rollout", "after_rollout", "divergence", "update")
 # Attributes that the class of an algorithm must have; `Algorithm` defines the hooks.
 REQUIRED = (
     "config_class",
@@ -61,7 +63,7 @@ def algorithm_class(config: AlgorithmConfig) -> "type[Algorithm]":
 
 
 def library_algorithm(name: str) -> "type[Algorithm]":
-    """Import the class of one of `ALGORITHMS`: a run imports only the one that its config names."""
+    """Import the class of an algorithm of the library: a run imports only the one that it names."""
     match name:
         case "ppo":
             from fgrlhf.algorithms.ppo import PPO
@@ -95,6 +97,18 @@ def library_algorithm(name: str) -> "type[Algorithm]":
             from fgrlhf.algorithms.nlpo import NLPO
 
             return NLPO
+        case "online_dpo":
+            from fgrlhf.algorithms.online_dpo import OnlineDPO
+
+            return OnlineDPO
+        case "sdpo":
+            from fgrlhf.algorithms.sdpo import SDPO
+
+            return SDPO
+        case "distill":
+            from fgrlhf.algorithms.distill import Distill
+
+            return Distill
         case _:
             raise ValueError(f"there is no algorithm `{name}`")
 
@@ -185,6 +199,9 @@ else:
         | Annotated[settings.GPGConfig, Tag("gpg")]
         | Annotated[settings.TRPOConfig, Tag("trpo")]
         | Annotated[settings.NLPOConfig, Tag("nlpo")]
+        | Annotated[settings.OnlineDPOConfig, Tag("online_dpo")]
+        | Annotated[settings.SDPOConfig, Tag("sdpo")]
+        | Annotated[settings.DistillConfig, Tag("distill")]
         | Annotated[
             SerializeAsAny[PythonAlgorithmConfig],
             BeforeValidator(_read_python_algorithm),

@@ -24,11 +24,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fgrlhf.algorithms.actor_critic import ActorCriticAlgorithm
 from fgrlhf.algorithms.config import TRPOConfig
+from fgrlhf.algorithms.kl import token_divergence
 from fgrlhf.algorithms.losses import surrogate_loss
 from fgrlhf.algorithms.metrics import add_token_means, mean_of, policy_metrics
 from fgrlhf.algorithms.protocol import Trainer
 from fgrlhf.types import Advantages, PolicyOutput, Rollout, TokenLoss
-from fgrlhf.utils import check_same_shape, masked_sum
+from fgrlhf.utils import masked_sum
 
 if TYPE_CHECKING:
     from fgrlhf.models.base import Policy
@@ -65,14 +66,6 @@ def conjugate_gradient(matrix_product: Callable[[Tensor], Tensor], b: Tensor, st
         direction = residual + new_norm2 / residual_norm2 * direction
         residual_norm2 = new_norm2
     return x
-
-
-def token_kl(old_logits_NV: Tensor, new_logits_NV: Tensor) -> Tensor:
-    """kl_N = sum_v p_v (log p_v - log q_v), p = softmax(old), q = softmax(new), in nats."""
-    check_same_shape(old_logits_NV=old_logits_NV, new_logits_NV=new_logits_NV)
-    old_logprobs_NV = old_logits_NV.log_softmax(-1)
-    new_logprobs_NV = new_logits_NV.log_softmax(-1)
-    return (old_logprobs_NV.exp() * (old_logprobs_NV - new_logprobs_NV)).sum(-1)
 
 
 class TRPO(ActorCriticAlgorithm):
@@ -288,7 +281,7 @@ class TrustRegionStep:
             # This is the only implementation of attention that can be differentiated twice.
             with sdpa_kernel(SDPBackend.MATH):
                 logits_NV = self.logits(self.policy, old)
-                kl = token_kl(logits_NV.detach(), logits_NV).sum() / self.n_tokens
+                kl = token_divergence(logits_NV, logits_NV.detach(), beta=0).sum() / self.n_tokens
                 gradients = torch.autograd.grad(
                     kl, self.parameters, create_graph=True, allow_unused=True
                 )
@@ -304,7 +297,7 @@ class TrustRegionStep:
         for old, _ in self.batches:
             old_logits_NV = self.logits(self.old_policy, old)
             new_logits_NV = self.logits(self.policy, old)
-            total = total + token_kl(old_logits_NV, new_logits_NV).sum()
+            total = total + token_divergence(new_logits_NV, old_logits_NV, beta=0).sum()
         return float(self.trainer.sum_over_processes(total / self.n_tokens))
 
 

@@ -30,6 +30,11 @@ COMMANDS = {
         "[TASK] [config.yml]",
         "RL with dense rewards: PPO and other algorithms",
     ),
+    "distill": (
+        "fgrlhf.cli.distill",
+        "[TASK] [config.yml] teacher=FOLDER",
+        "follow a larger policy on one's own samples",
+    ),
     "dpo": ("fgrlhf.cli.dpo", "[TASK] [config.yml]", "DPO on comparisons, without reward models"),
     "generate": ("fgrlhf.cli.generate", "[TASK]", "sample responses to annotate"),
     "evaluate": ("fgrlhf.cli.evaluate", "[TASK]", "all metrics of a policy, with intervals"),
@@ -126,11 +131,11 @@ COMMANDS = {
 }
 
 # words that are typed for a command -> what to type
-ALGORITHMS = ("ppo", "a2c", "nlpo", "trpo", "reinforce", "rloo", "grpo", "gpg")
+ALGORITHMS = ("ppo", "a2c", "nlpo", "trpo", "reinforce", "rloo", "grpo", "gpg", "online_dpo")
 OTHER_WORDS = {
     **{
         name: f"it is an algorithm: fgrlhf rl TASK config.yml algorithm.name={name}"
-        for name in ALGORITHMS
+        for name in (*ALGORITHMS, "sdpo")
     },
     **dict.fromkeys(
         ["train", "finetune", "fine-tune"],

@@ -40,7 +40,7 @@ from fgrlhf.models.saving import (
 )
 from fgrlhf.models.top_layers import count_layers, train_top_layers
 from fgrlhf.text_types import Prompt
-from fgrlhf.types import HEARD, PADDING, WRITTEN, PolicyOutput, Response
+from fgrlhf.types import HEARD, PADDING, WRITTEN, Divergence, PolicyOutput, Response
 
 # Settings of a checkpoint's generation config that force or forbid tokens, or that change what beam
 # search looks for. They are not part of the policy, so beam search runs without them.
@@ -426,6 +426,7 @@ class Policy(nn.Module, ABC):
         temperature: float = 1.0,
         entropy_gradient: bool = False,
         truncation: Sampling | None = None,
+        divergence: Divergence | None = None,
     ) -> tuple[PolicyOutput, Tensor]:
         """Log-probabilities of given responses.
 
@@ -438,6 +439,7 @@ class Policy(nn.Module, ABC):
           temperature: tau in the equation of the class.
           entropy_gradient: whether a gradient flows through the entropy.
           truncation: its top_k and top_p give log_kept_mass_BT; None: without it.
+          divergence: gives divergence_BT from the states of all real tokens; None: without it.
 
         Returns:
           PolicyOutput with logprobs_BT, entropy_BT and log_kept_mass_BT, and hidden_BTD, the last
@@ -462,10 +464,15 @@ class Policy(nn.Module, ABC):
         if truncation is not None:
             log_kept_mass_N = log_kept_mass_of_states(self.project, hidden_BTD[real_BT], truncation)
             log_kept_mass_BT = zeros_BT.masked_scatter(real_BT, log_kept_mass_N)
+        divergence_BT = None
+        if divergence is not None:
+            divergence_N = divergence(self.project, hidden_BTD[real_BT])
+            divergence_BT = zeros_BT.masked_scatter(real_BT, divergence_N)
         output = PolicyOutput(
             logprobs_BT=zeros_BT.masked_scatter(real_BT, logprobs_N),
             entropy_BT=zeros_BT.masked_scatter(real_BT, entropy_N),
             log_kept_mass_BT=log_kept_mass_BT,
+            divergence_BT=divergence_BT,
         )
         return output, hidden_BTD
 

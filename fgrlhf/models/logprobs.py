@@ -211,7 +211,7 @@ class _ChosenLogprob(torch.autograd.Function):
         return gradient_NV.scatter_add_(-1, ids_N[:, None], grad_N1), None
 
 
-def _logits(
+def scaled_logits(
     project: Callable[[Tensor], Tensor],
     hidden_ND: Tensor,
     temperature: float,
@@ -235,7 +235,7 @@ def _block(
     support_NW: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """(logprobs_N, entropy_N), the entropy without a gradient."""
-    logits_NV = _logits(project, hidden_ND, temperature, support_NW)
+    logits_NV = scaled_logits(project, hidden_ND, temperature, support_NW)
     logprobs_N, logsumexp_N = _ChosenLogprob.apply(logits_NV, ids_N)
     with torch.no_grad():
         # -sum_v p_v log p_v = logsumexp(z) - sum_v p_v z_v
@@ -256,7 +256,7 @@ def _block_with_entropy_gradient(
 
     This is plain autograd, which stores several arrays of the size of z.
     """
-    logprobs_NV = torch.log_softmax(_logits(project, hidden_ND, temperature, support_NW), -1)
+    logprobs_NV = torch.log_softmax(scaled_logits(project, hidden_ND, temperature, support_NW), -1)
     chosen_N = logprobs_NV.gather(-1, ids_N[:, None])[:, 0]
     entropy_N = -(logprobs_NV.exp() * logprobs_NV).sum(-1)
     return chosen_N, entropy_N

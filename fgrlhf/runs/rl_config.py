@@ -396,6 +396,9 @@ class RLConfig(RunConfig):
             num_beams=generation.num_beams,
             shares_trunk=self.model.value_model.policy_value_sharing,
             dropout=bool(self.train.dropout),
+            prompts_per_process=self.train.sampling_batch_size_per_card,
+            n_minibatches=self.train.n_minibatches,
+            micro_batch_size=self.train.micro_batch_size,
         )
 
     def _reward_mistakes(self) -> list[str]:
@@ -578,7 +581,7 @@ class RLConfig(RunConfig):
                 inputs += reward.model_folders()
         inputs += models_of(self.evaluation_metrics)
         inputs += [*files_of(self.data.train_file), *files_of(self.data.dev_file)]
-        return inputs
+        return inputs + self.algorithm.inputs
 
     @property
     def needs_values(self) -> bool:

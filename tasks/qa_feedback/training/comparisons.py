@@ -129,8 +129,9 @@ SOURCES: dict[str, ComparisonSource] = {name: _reader(name) for name in _SOURCES
 def corrected_examples(
     rows: Sequence[FeedbackRow], prompts: Iterable[Prompt], file: str
 ) -> list[dict[str, Any]]:
-    """{text, answer} rows for supervised fine-tuning on the corrected answers.
+    """The rows of the questions, {text, answer, ...}, with the corrected answers.
 
+    They are demonstrations for SFT, and prompts with a correction as `{reference}` for sdpo.
     Answers without an error are included; their correction is the answer itself.
 
     Raises:
@@ -141,7 +142,7 @@ def corrected_examples(
     for prompt, row in zip(prompts_of(rows, prompts, file, setting="questions"), rows):
         corrected = row.corrected.strip() if row.is_annotated else ""
         if corrected:
-            examples.append({"text": prompt.text, "answer": [corrected]})
+            examples.append({"text": prompt.text, "answer": [corrected], **prompt.meta})
     if not examples:
         raise UserError(
             f"{file} has no corrected answer in any of its {len(rows)} rows, so there is nothing to"

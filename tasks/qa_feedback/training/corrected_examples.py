@@ -1,4 +1,4 @@
-"""Corrected answers of a feedback file as {text, answer} rows for supervised fine-tuning.
+"""The questions of a feedback file with their corrected answers: demonstrations, prompts of sdpo.
 
 python -m tasks.qa_feedback.training.corrected_examples \\
     feedback=.../train_feedback.json questions=.../train.json out=...
