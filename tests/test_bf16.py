@@ -11,7 +11,7 @@ from accelerate.state import AcceleratorState
 from rl_helpers import config, metrics, trainer
 from test_rm_precision import trained_scorer
 from torch import nn
-from transformers import LlamaConfig, LlamaForSequenceClassification
+from transformers import LlamaConfig, LlamaForSequenceClassification, T5Config
 
 from fgrlhf.base.files import read_json, write_json
 from fgrlhf.configs.sections import LoRAConfig, ModelConfig, Sampling
@@ -390,9 +390,14 @@ def test_a_resumed_run_keeps_its_dtype_on_any_machine(auto, machine, tmp_path, c
 def test_sizes_of_other_models(machine, tmp_path):
     (tmp_path / "model").mkdir()
     assert dtype_of_run(checkpoint(tmp_path, model_type="unknown"), tmp_path) == "fp32"
-    tiny.t5().save(tmp_path / "t5")
-    assert precision._widths(str(tmp_path / "t5")) is not None
     assert precision._widths(str(tmp_path / "nothing")) is None
+
+
+def test_auto_measures_the_widths_of_a_t5(machine, tmp_path):
+    config = T5Config(d_model=512, d_ff=1024).to_dict()
+    write_json(tmp_path / "t5/config.json", config)
+    t5 = ModelConfig(ckpt=str(tmp_path / "t5"), dtype="auto")
+    assert dtype_of_run(t5, tmp_path / "run") == "bf16" and machine.sizes == (512, 1024)
 
 
 def test_the_measurement_compares_times():

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from fgrlhf.configs.sections import Sampling
 from fgrlhf.models import decoding
-from fgrlhf.models.decoding import CANDIDATES, allowed_next, decode, draw, log_kept_mass
+from fgrlhf.models.decoding import CANDIDATES, allowed_next, decode, draw, likeliest, log_kept_mass
 
 V = 5000
 ROWS = 200
@@ -117,22 +117,43 @@ def test_forbidden_tokens_by_hand():
     assert allowed_next(ids_BT[:, :0], 8, Sampling(9, no_repeat_ngram_size=1), end).all()
 
 
+@pytest.mark.parametrize("vocabulary", [4096, 4097, 4103, 100, 8, 3])
+@pytest.mark.parametrize("count", [1, 3, 128])
+def test_the_likeliest_are_those_of_a_sorted_row(vocabulary, count):
+    count = min(count, vocabulary)
+    generator = torch.Generator().manual_seed(0)
+    # all different; in the last row the largest are next to each other, at the end
+    rows = [torch.randperm(vocabulary, generator=generator) for _ in range(3)]
+    scores_BV = torch.stack([*rows, torch.arange(vocabulary)]).float()
+    scores_BC, ids_BC = likeliest(scores_BV, count)
+    expected = scores_BV.sort(-1, descending=True)
+    assert scores_BC.equal(expected.values[:, :count])
+    assert ids_BC.equal(expected.indices[:, :count])
+
+
+def test_equal_scores_are_different_tokens():
+    scores_BC, ids_BC = likeliest(torch.ones(2, 4100), 100)
+    assert scores_BC.equal(torch.ones(2, 100))
+    assert [len(set(ids)) for ids in ids_BC.tolist()] == [100, 100]
+
+
 def test_only_rows_that_need_more_candidates_sort_more(monkeypatch):
     sorted_sizes = []
 
-    def topk(logits_BV, count, dim):
+    def counted(logits_BV, count):
         sorted_sizes.append((len(logits_BV), count))
-        return torch.ops.aten.topk(logits_BV, count, dim)
+        return likeliest(logits_BV, count)
 
-    monkeypatch.setattr(decoding.torch, "topk", topk)
+    monkeypatch.setattr(decoding, "likeliest", counted)
     logits_3V = torch.zeros(3, V)
     logits_3V[0, 7] = 30.0  # the first candidate has all the probability
-    logits_3V[1, :1000] = 30.0  # a thousand equal tokens
+    logits_3V[1, :500] = 30.0  # 500 equal tokens
     uniform_3 = torch.tensor([0.5, 0.5, 0.9999])  # and 5,000 equal ones
     drawn_3 = draw(logits_3V, Sampling(1), uniform_3)
-    assert sorted_sizes == [(3, CANDIDATES[0]), (2, CANDIDATES[1]), (1, V)]
+    first, second, third = CANDIDATES
+    assert sorted_sizes == [(3, first), (2, second), (1, third), (1, V)]
     assert drawn_3[0] == 7
-    assert drawn_3[1] < 1000
+    assert drawn_3[1] < 500
 
 
 @pytest.mark.parametrize("top_p", [None, 0.5, 1.0])

@@ -69,22 +69,64 @@ def test_rows_that_are_kept_continue_as_before(kind):
             break
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @torch.no_grad()
-def test_a_step_is_the_softmax_over_prompt_and_response():
+def test_a_step_is_the_softmax_over_prompt_and_response(dtype):
     """One prompt of two tokens, of which the first is padding, one response of one token."""
     one = torch.ones(1, 1, 1, 2)
     cache = LayerCache(
-        prompt_key_GHPD=torch.tensor([[[[9.0, 9.0], [1.0, 0.0]]]]),
-        prompt_value_GHPD=torch.tensor([[[[7.0, 7.0], [1.0, 0.0]]]]),
-        response_key_BHTD=torch.zeros(1, 1, 4, 2),
-        response_value_BHTD=torch.zeros(1, 1, 4, 2),
+        prompt_key_GHPD=torch.tensor([[[[9.0, 9.0], [1.0, 0.0]]]], dtype=dtype),
+        prompt_value_GHPD=torch.tensor([[[[7.0, 7.0], [1.0, 0.0]]]], dtype=dtype),
+        response_key_BHTD=torch.zeros(1, 1, 4, 2, dtype=dtype),
+        response_value_BHTD=torch.zeros(1, 1, 4, 2, dtype=dtype),
         hidden_G11P=torch.tensor([[[[True, False]]]]),
     )
     cache.append(one * torch.tensor([0.0, 1.0]), one * torch.tensor([0.0, 1.0]))
     log3 = torch.log(torch.tensor(3.0)).item()
     # two query heads read the same keys: scores (log 3, 0) give 3/4 and 1/4, (0, 0) give halves
     out = attend_to_shared_cache(torch.tensor([[[log3, 0.0], [0.0, 0.0]]]), cache)
-    torch.testing.assert_close(out, torch.tensor([[[0.75, 0.25], [0.5, 0.5]]]))
+    expected = torch.tensor([[[0.75, 0.25], [0.5, 0.5]]], dtype=dtype)
+    torch.testing.assert_close(out, expected)
+
+
+@pytest.mark.parametrize("value_width", [16, 8])
+@pytest.mark.parametrize("hidden", ["nothing", "padding", "a whole prompt"])
+def test_a_step_in_bf16_is_that_of_float64_up_to_rounding(value_width, hidden):
+    G, H, Q, P, D, length = 2, 2, 3, 7, 16, 3
+    B = G * K
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator).bfloat16()
+
+    hidden_G11P = torch.zeros(G, 1, 1, P, dtype=torch.bool)
+    hidden_G11P[0, ..., :4] = True
+    hidden_G11P[1] = hidden == "a whole prompt"
+    cache = LayerCache(
+        draw(G, H, P, D),
+        draw(G, H, P, value_width),
+        draw(B, H, T, D),
+        draw(B, H, T, value_width),
+        None if hidden == "nothing" else hidden_G11P,
+        length,
+    )
+    query_BND = draw(B, H * Q, D)
+    out_BND = attend_to_shared_cache(query_BND, cache)
+    assert out_BND.dtype == torch.bfloat16
+    for b in range(B):
+        seen_P = torch.ones(P, dtype=torch.bool)
+        if cache.hidden_G11P is not None:
+            seen_P = ~hidden_G11P[b // K, 0, 0]
+        for n in range(H * Q):
+            g, h = b // K, n // Q
+            response_key_TD = cache.response_key_BHTD[b, h, :length]
+            response_value_TD = cache.response_value_BHTD[b, h, :length]
+            key_LD = torch.cat([cache.prompt_key_GHPD[g, h, seen_P], response_key_TD]).double()
+            value_LD = torch.cat([cache.prompt_value_GHPD[g, h, seen_P], response_value_TD])
+            probs_L = (key_LD @ query_BND[b, n].double()).softmax(-1)
+            expected_D = probs_L @ value_LD.double()
+            # three roundings to 8 bits: two parts of size 1 to 3, and their sum
+            torch.testing.assert_close(out_BND[b, n].double(), expected_D, atol=0.03, rtol=0.01)
 
 
 @torch.no_grad()

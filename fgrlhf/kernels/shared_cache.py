@@ -13,6 +13,11 @@ So a step attends in two parts. With N = K * Q queries per prompt and key-value 
     scores = [scale q K_prompt^T, scale q K_response^T]          (N, P) and (Q, T) per response
     out = softmax(scores) [V_prompt; V_response]
 
+In bf16 on a CPU, each part goes through PyTorch's attention, which copies less. It also returns the
+logsumexp z of a part's scores, which joins the outputs:
+
+    out = w out_prompt + (1 - w) out_response          w = sigmoid(z_prompt - z_response)
+
 A cache's `update` normally returns keys and values for the attention function. That of
 `SharedCache` returns two `LayerCache` objects instead, which `shared_cache_attention` understands.
 
@@ -21,6 +26,7 @@ key-value head, P prompt tokens, T response tokens, D numbers per head.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,6 +38,7 @@ from transformers.masking_utils import sdpa_mask
 from fgrlhf.kernels.shared_rows import RaggedRows, SharedRows
 
 SHARED_CACHE = "shared_cache"
+UNSEEN = -1e9  # added to the score of a key that is not seen
 
 
 class Slot:
@@ -226,6 +233,10 @@ def attend_to_shared_cache(query_BND: Tensor, cache: LayerCache) -> Tensor:
       query_BND: scaled queries. Heads h Q .. h Q + Q - 1 read key-value head h.
       cache: keys and values, those of the query tokens included.
     """
+    # once, otherwise autocast would convert queries and probabilities for each product
+    query_BND = query_BND.to(cache.prompt_key_GHPD.dtype)
+    if _can_attend_in_parts(query_BND, cache):
+        return _attend_in_parts(query_BND, cache)
     B, N, D = query_BND.shape
     G, H, P, _ = cache.prompt_key_GHPD.shape
     K = B // G
@@ -233,8 +244,6 @@ def attend_to_shared_cache(query_BND: Tensor, cache: LayerCache) -> Tensor:
     t = cache.length if cache.slot is None else cache.response_key_BHTD.shape[2]
     response_key = cache.response_key_BHTD[:, :, :t].flatten(0, 1)
     response_value = cache.response_value_BHTD[:, :, :t].flatten(0, 1)
-    # once, otherwise autocast would convert queries and probabilities for each product
-    query_BND = query_BND.to(cache.prompt_key_GHPD.dtype)
 
     # all queries of a prompt that read the same key-value head, one below the other
     query_of_prompt = query_BND.view(G, K, H, Q, D).transpose(1, 2).reshape(G * H, K * Q, D)
@@ -257,6 +266,44 @@ def attend_to_shared_cache(query_BND: Tensor, cache: LayerCache) -> Tensor:
     response_out = _by_response(response_probs, G, K, H, Q) @ response_value
     out = _by_response(prompt_out, G, K, H, Q) + response_out
     return out.view(B, N, out.shape[-1])
+
+
+def _can_attend_in_parts(query_BND: Tensor, cache: LayerCache) -> bool:
+    """Whether PyTorch's attention can compute the parts; in fp32 it would sum in another order."""
+    on_cpu = query_BND.device.type == "cpu" and cache.slot is None
+    one_width = query_BND.shape[-1] == cache.prompt_value_GHPD.shape[-1]
+    return query_BND.dtype == torch.bfloat16 and on_cpu and one_width
+
+
+def _attend_in_parts(query_BND: Tensor, cache: LayerCache) -> Tensor:
+    """`attend_to_shared_cache` by PyTorch's attention, once for prompts and once for responses."""
+    B, N, D = query_BND.shape
+    G, H, P, _ = cache.prompt_key_GHPD.shape
+    K, Q = B // G, N // H
+    attend = partial(torch.ops.aten._scaled_dot_product_flash_attention_for_cpu, scale=1.0)
+    hidden = None
+    if cache.hidden_G11P is not None:
+        # finite: the logsumexp of a prompt without tokens would not be -inf
+        bias_G11P = query_BND.new_zeros(G, 1, 1, P).masked_fill_(cache.hidden_G11P, UNSEEN)
+        hidden = bias_G11P.expand(-1, -1, K * Q, -1)
+    prompt_out, prompt_z = attend(
+        _by_prompt(query_BND, G, K, H, Q).view(G, H, K * Q, D),
+        cache.prompt_key_GHPD,
+        cache.prompt_value_GHPD,
+        attn_mask=hidden,
+    )
+    response_out, response_z = attend(
+        query_BND.view(B, H, Q, D),
+        cache.response_key_BHTD[:, :, : cache.length],
+        cache.response_value_BHTD[:, :, : cache.length],
+    )
+    # (B H, Q, D) and (B H, Q, 1), in the order of the responses
+    prompt_out = _by_response(prompt_out, G, K, H, Q).float()
+    prompt_z = _by_response(prompt_z, G, K, H, Q)
+    response_out = response_out.flatten(0, 1).float()
+    weight = torch.sigmoid(prompt_z - response_z.reshape(prompt_z.shape))
+    out = torch.lerp(response_out, prompt_out, weight)
+    return out.to(query_BND.dtype).view(B, N, D)
 
 
 def _by_prompt(x: Tensor, G: int, K: int, H: int, Q: int) -> Tensor:

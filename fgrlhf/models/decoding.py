@@ -27,7 +27,8 @@ from fgrlhf.types import Response
 
 # How many of the most probable tokens `draw` sorts: at first, and for rows in which these do not
 # suffice. After that it sorts the whole vocabulary.
-CANDIDATES = (128, 2048)
+CANDIDATES = (16, 256, 2048)
+BLOCK = 8  # tokens of a block in `likeliest`
 # The logit of a token that is excluded: finite, because the entropy would compute 0 * inf for an
 # infinite one, but so low that its probability is 0.
 EXCLUDED = -1e9
@@ -62,6 +63,27 @@ def uniform_rows(row_seeds: Sequence[int], length: int) -> Tensor:
     return torch.stack(rows) if rows else torch.zeros(0, length)
 
 
+def likeliest(scores_BV: Tensor, C: int) -> tuple[Tensor, Tensor]:
+    """The C largest scores of each row, in descending order, and their ids: (scores_BC, ids_BC).
+
+    As `torch.topk`, which looks at scores one by one. The C largest lie in the C blocks with the
+    largest maxima, which take one vectorised pass: a block has `BLOCK` scores at equal distances M,
+    so score v is in block v % M. On a GPU, `torch.topk` is fast.
+    """
+    M = scores_BV.shape[-1] // BLOCK
+    if scores_BV.device.type != "cpu" or 4 * C > M:
+        return torch.topk(scores_BV, C, dim=-1)
+    blocks_BKM = scores_BV[:, : BLOCK * M].unflatten(1, (BLOCK, M))
+    block_BKC = blocks_BKM.amax(1).topk(C, sorted=False).indices[:, None].expand(-1, BLOCK, -1)
+    first_K1 = M * torch.arange(BLOCK)[:, None]
+    rest_BR = scores_BV[:, BLOCK * M :]  # tokens that fill no block
+    rest_ids_BR = torch.arange(BLOCK * M, scores_BV.shape[-1]).expand_as(rest_BR)
+    candidates_BN = torch.cat([blocks_BKM.gather(2, block_BKC).flatten(1), rest_BR], 1)
+    candidate_ids_BN = torch.cat([(first_K1 + block_BKC).flatten(1), rest_ids_BR], 1)
+    scores_BC, places_BC = candidates_BN.topk(C)
+    return scores_BC, candidate_ids_BN.gather(1, places_BC)
+
+
 def draw(
     logits_BV: Tensor,
     sampling: Sampling,
@@ -93,7 +115,7 @@ def draw(
     logits_BV = _divided(logits_BV.float(), sampling.temperature)
     uniform_B = uniform_B.to(logits_BV)
     if sampling.top_k and sampling.top_k < V:
-        logits_BC, ids_BC = torch.topk(logits_BV, sampling.top_k, dim=-1)
+        logits_BC, ids_BC = likeliest(logits_BV, sampling.top_k)
         probs_BC = torch.softmax(logits_BC, -1)
         choice_B, _, in_set_BC = _choose(probs_BC, sampling, uniform_B, True)
         if support_BV is not None:
@@ -108,7 +130,7 @@ def draw(
     logits_RV, logsumexp_R, uniform_R = logits_BV, logsumexp_B, uniform_B
     for C in (*CANDIDATES, V):
         C = min(C, V)
-        logits_RC, ids_RC = torch.topk(logits_RV, C, dim=-1)
+        logits_RC, ids_RC = likeliest(logits_RV, C)
         probs_RC = torch.exp(logits_RC - logsumexp_R[:, None])
         choice_R, decided_R, in_set_RC = _choose(probs_RC, sampling, uniform_R, C == V)
         # The next round replaces the token of a row that is not decided. Selecting the decided rows
@@ -200,7 +222,7 @@ def log_kept_mass(logits_NV: Tensor, sampling: Sampling) -> Tensor:
     logits_NV = logits_NV.float() / sampling.temperature
     total_N = logits_NV.logsumexp(-1)
     if 0 < sampling.top_k < logits_NV.shape[-1]:
-        logits_NV = torch.topk(logits_NV, sampling.top_k, dim=-1).values
+        logits_NV, _ = likeliest(logits_NV, sampling.top_k)
     log_kept_mass_N = logits_NV.logsumexp(-1) - total_N
     if sampling.top_p is not None or sampling.min_p is not None:
         log_kept_mass_N += _share_in_set(torch.softmax(logits_NV, -1), sampling).log()
@@ -216,7 +238,7 @@ def _share_in_set(probs_NC: Tensor, sampling: Sampling) -> Tensor:
     share_N = torch.zeros_like(probs_NC[:, 0])
     open_rows = torch.arange(len(probs_NC), device=probs_NC.device)
     for candidates in (*CANDIDATES, C):
-        probs_RC = torch.topk(probs_NC[open_rows], min(candidates, C), dim=-1).values
+        probs_RC, _ = likeliest(probs_NC[open_rows], min(candidates, C))
         share_N[open_rows] = _cumulative_in_set(probs_RC, sampling).amax(-1)
         open_rows = open_rows[~_has_whole_set(probs_RC, sampling)]
         if len(open_rows) == 0 or candidates >= C:

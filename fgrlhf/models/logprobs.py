@@ -21,7 +21,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from fgrlhf.base.errors import UserError
 from fgrlhf.configs.sections import Sampling
 from fgrlhf.kernels.layers import Linear
-from fgrlhf.models.decoding import EXCLUDED, log_kept_mass, unpacked
+from fgrlhf.models.decoding import EXCLUDED, likeliest, log_kept_mass, unpacked
 from fgrlhf.models.trunk import text_config
 from fgrlhf.utils import check_shape
 
@@ -168,7 +168,7 @@ def _refined(logits: Tensor, hidden: Tensor, layer: Linear) -> Tensor:
         return refined
     with torch.no_grad():
         C = min(LIKELIEST, logits.shape[-1])
-        ids_C = logits.topk(C, -1).indices  # (..., C)
+        ids_C = likeliest(refined.flatten(0, -2), C)[1].view(*logits.shape[:-1], C)
         weight_CD = weight_VD[ids_C].bfloat16().float()  # (..., C, D)
         exact_C = (weight_CD * hidden.bfloat16().float()[..., None, :]).sum(-1)
         if layer.bias is not None:
