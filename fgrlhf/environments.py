@@ -154,10 +154,16 @@ class Conversations:
         for n in range(1, self.max_turns + 1):
             live = []
             for row, b in enumerate(still_open):
-                if self._add_turn(policy, talks[b], turn, row, sampling.max_new_tokens):
+                room = sampling.max_new_tokens - len(talks[b].ids)
+                length = min(int(turn.mask_BT[row].sum()), room)
+                talks[b].logprobs.append(turn.logprobs_BT[row, :length])
+                if turn.support_BTW is not None:
+                    talks[b].supports.append(turn.support_BTW[row, :length])
+                ids = turn.ids_BT[row, :length].tolist()
+                if self.add_turn(policy, talks[b], ids, sampling.max_new_tokens):
                     live.append(b)
             still_open = live
-            if not still_open or n == self.max_turns:
+            if not still_open:
                 break
             open_talks = [talks[b] for b in still_open]
             _hear(policy, open_talks)
@@ -170,29 +176,22 @@ class Conversations:
             )
         return _joined(talks, policy, response)
 
-    def _add_turn(
-        self, policy: Policy, talk: _Talk, sampled: Response, row: int, limit: int
-    ) -> bool:
-        """Add a sampled turn and the reply to it; return whether the conversation goes on.
+    def add_turn(self, policy: Policy, talk: _Talk, ids: list[int], limit: int) -> bool:
+        """Add the tokens of a turn and the reply to it; return whether the conversation goes on.
 
         Args:
           limit: of the policy's tokens in all turns.
         """
-        length = min(int(sampled.mask_BT[row].sum()), limit - len(talk.ids))
-        ids = sampled.ids_BT[row, :length].tolist()
         talk.ids += ids
         talk.read += ids
-        talk.conversation += [WRITTEN] * length
-        talk.logprobs.append(sampled.logprobs_BT[row, :length])
-        if sampled.support_BTW is not None:
-            talk.supports.append(sampled.support_BTW[row, :length])
+        talk.conversation += [WRITTEN] * len(ids)
         (text,) = texts_of(policy.tokenizer, [ids], policy.lead)
         talk.messages.append((ASSISTANT, text))
         reply = self._reply(talk)
-        talk.turns.append(Turn(text, length, reply))
+        talk.turns.append(Turn(text, len(ids), reply))
         talk.messages.append((reply.role, reply.text))
         is_cut = ids[-1] not in policy.eos_ids or len(talk.ids) == limit
-        return not (reply.done or is_cut)
+        return not (reply.done or is_cut or len(talk.turns) == self.max_turns)
 
     def _reply(self, talk: _Talk) -> Reply:
         """The environment's reply, checked."""
@@ -230,6 +229,58 @@ def make_conversations(of: str, max_turns: int, policy: Policy) -> Conversations
         )
     environment = make_object("environment", of, {}, "reply(prompt, messages)")
     return Conversations(environment, max_turns)
+
+
+class TokenEnv:
+    """A conversation token by token, with the methods of a gym environment: one prompt at a time.
+
+    For programs that act by tokens, as with the `TextGenEnv` of RL4LMs. An observation is the ids
+    of everything that the policy reads before its next token, prompt included. It has no batches;
+    `fgrlhf rl` does not use it.
+
+    Args:
+      policy: encodes prompts and replies, and says which tokens end a turn.
+      max_turns: of the policy in a conversation.
+      max_new_tokens: of the policy in all its turns.
+    """
+
+    def __init__(
+        self, environment: Environment, policy: Policy, max_turns: int, max_new_tokens: int
+    ):
+        self.conversations = Conversations(environment, max_turns)
+        self.policy = policy
+        self.max_new_tokens = max_new_tokens
+        self._talk: _Talk | None = None  # None: `reset` must be called
+        self._turn: list[int] = []  # the tokens of the turn that is being written
+
+    def reset(self, prompt: Prompt) -> list[int]:
+        """Begin a conversation; return the first observation."""
+        ids_1P, mask_1P = self.policy.encode([prompt])
+        self._talk, self._turn = _Talk(prompt, ids_1P[mask_1P.bool()].tolist()), []
+        return self._talk.prompt_ids
+
+    def step(self, token: int) -> tuple[list[int], float, bool]:
+        """Write a token; return the next observation, the reward and whether all is over.
+
+        The reward is that of the reply if the token ends a turn, else 0.
+
+        Raises:
+          ValueError: no conversation has begun, or it is over.
+        """
+        talk = self._talk
+        if talk is None:
+            raise ValueError("there is no conversation, or it is over: call reset(prompt) first")
+        self._turn.append(token)
+        is_full = len(talk.ids) + len(self._turn) == self.max_new_tokens
+        if token not in self.policy.eos_ids and not is_full:
+            return talk.prompt_ids + talk.read + self._turn, 0.0, False
+        goes_on = self.conversations.add_turn(self.policy, talk, self._turn, self.max_new_tokens)
+        self._turn = []
+        if goes_on:
+            _hear(self.policy, [talk])
+        else:
+            self._talk = None
+        return talk.prompt_ids + talk.read, talk.turns[-1].reply.reward, not goes_on
 
 
 # ---- what the policy reads -----------------------------------------------------------------------

@@ -17,11 +17,18 @@ from fgrlhf.base.files import write_jsonl
 from fgrlhf.cli.tiny_model import main as tiny_model
 from fgrlhf.configs.sections import Sampling
 from fgrlhf.configs.strict import validate
-from fgrlhf.environments import Conversations, TurnReward, make_conversations, reply_ids
+from fgrlhf.environments import (
+    Conversations,
+    TokenEnv,
+    TurnReward,
+    make_conversations,
+    reply_ids,
+)
 from fgrlhf.report.records import ReplyRow
 from fgrlhf.report.samples import token_pieces
 from fgrlhf.reward import AtEnd, CombinedReward
 from fgrlhf.rollout import score
+from fgrlhf.runs.distributed import join_rollouts
 from fgrlhf.task import NO_TASK
 from fgrlhf.task_config import rl_config
 from fgrlhf.text_types import Prompt, Reply, ResponseTokens, Turn, turn_spans, turns_text
@@ -127,6 +134,32 @@ def test_credit_by_hand():
     assert place_on_tokens(at_end, ends, mask_BT).tolist() == [[0, 0, 0, 0, 0, 3]]
 
 
+def test_token_by_token():
+    """The tokens of sampled conversations have the observations and rewards of a rollout."""
+    policy = likely_ends(tiny.policy("gpt2"))
+    prompts, _, talks = conversations(policy, Echo(), num_samples=1)
+    env = TokenEnv(Echo(), policy, max_turns=3, max_new_tokens=8)
+    for b, prompt in enumerate(prompts):
+        ids, written = by_hand(b, talks, policy.tokenizer)
+        before = policy.encode([prompt])[0][0].tolist()
+        observation = env.reset(prompt)
+        rewards = []
+        done = False
+        for place, token in enumerate(ids):
+            if written[place]:
+                assert not done and observation == before + ids[:place]
+                observation, reward, done = env.step(token)
+                rewards.append(reward)
+        assert done and observation == before + ids
+        expected = [0.0] * len(rewards)
+        for n, turn in enumerate(talks.turns[b]):
+            end = sum(earlier.n_tokens for earlier in talks.turns[b][: n + 1])
+            expected[end - 1] = turn.reply.reward
+        assert rewards == expected
+        with pytest.raises(ValueError, match="call reset"):
+            env.step(3)
+
+
 def test_a_turn_reward_needs_turns():
     with pytest.raises(UserError, match="env.kind=python"):
         TurnReward().segment_scores([], ["a"], [ResponseTokens((1,), True)])
@@ -203,6 +236,26 @@ def test_a_conversation_does_not_depend_on_its_batch():
         seeds = [2 * g, 2 * g + 1]
         _, _, alone = conversations(policy, Echo(), prompts=[prompt], seeds=seeds)
         assert alone.turns == together.turns[2 * g : 2 * g + 2]
+
+
+def test_processes_join_their_conversations():
+    """Two processes, with one prompt and two: their rollouts and rewards are those of one."""
+    policy = likely_ends(tiny.policy("gpt2"))
+    rewards = CombinedReward({"turns": TurnReward()})
+
+    def part(prompts, first):
+        seeds = list(range(2 * first + 8, 2 * (first + len(prompts)) + 8))
+        prompts, encoded, talks = conversations(policy, Echo(), prompts=prompts, seeds=seeds)
+        rollout = score(ActorCritic(policy, None), policy, prompts, *encoded, talks, 2, 1.0)
+        return rollout, rewards.token_rewards(rollout)
+
+    prompts = rl_helpers.PROMPTS
+    whole, whole_rewards = part(prompts, 0)
+    parts = [part(prompts[:1], 0), part(prompts[1:], 1)]
+    joined, joined_rewards = join_rollouts(parts, policy.tokenizer.pad_token_id)
+    assert joined.turns == whole.turns and joined.texts == whole.texts
+    assert torch.equal(joined.conversation_BL, whole.conversation_BL)
+    assert torch.equal(joined_rewards.by_aspect["turns"], whole_rewards.by_aspect["turns"])
 
 
 def test_rows_keep_their_conversation():
