@@ -131,10 +131,14 @@ def test_the_likeliest_are_those_of_a_sorted_row(vocabulary, count):
     assert ids_BC.equal(expected.indices[:, :count])
 
 
-def test_equal_scores_are_different_tokens():
-    scores_BC, ids_BC = likeliest(torch.ones(2, 4100), 100)
-    assert scores_BC.equal(torch.ones(2, 100))
-    assert [len(set(ids)) for ids in ids_BC.tolist()] == [100, 100]
+def test_equal_scores_are_different_tokens_in_an_order_of_their_row():
+    generator = torch.Generator().manual_seed(0)
+    scores_BV = torch.randint(0, 3, (4, 4100), generator=generator).float()
+    scores_BC, ids_BC = likeliest(scores_BV, 100)
+    assert scores_BC.equal(scores_BV.gather(1, ids_BC))
+    for b in range(4):
+        assert len(set(ids_BC[b].tolist())) == 100
+        assert likeliest(scores_BV[b : b + 1], 100)[1][0].equal(ids_BC[b])
 
 
 def test_only_rows_that_need_more_candidates_sort_more(monkeypatch):

@@ -68,8 +68,9 @@ def likeliest(scores_BV: Tensor, C: int) -> tuple[Tensor, Tensor]:
 
     As `torch.topk`, which looks at scores one by one. The C largest lie in the C blocks with the
     largest maxima, which take one vectorised pass: a block has `BLOCK` scores at equal distances M,
-    so score v is in block v % M. On a GPU, `torch.topk` is fast. The order of equal scores depends on
-    nothing but their own row.
+    so score v is in block v % M. On a GPU, `torch.topk` is fast.
+
+    Equal scores come in an order that depends on their row alone.
     """
     M = scores_BV.shape[-1] // BLOCK
     if scores_BV.device.type != "cpu" or 4 * C > M:
