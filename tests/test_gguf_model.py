@@ -96,7 +96,9 @@ def test_the_tokenizer_splits_digits_and_keeps_template_and_special_tokens(tmp_p
 
 
 def test_the_folder_is_a_policy_and_is_never_replaced(tmp_path):
-    file = write_gguf(tmp_path / "a.gguf", network("qwen2"), "qwen2", tokenizer_pre="qwen2")
+    rotated = {"qwen2.rope.dimension_count": 16.0}  # all, which is what transformers takes
+    values = {"tokenizer_pre": "qwen2", "settings": rotated}
+    file = write_gguf(tmp_path / "a.gguf", network("qwen2"), "qwen2", **values)
     (tmp_path / "tokenizer_config.json").write_text("{}")  # of another model beside the file
     folder = convert(file, tmp_path / "out")
     policy = load_policy(folder)
@@ -168,6 +170,7 @@ YARN = {"qwen2.rope.scaling.type": "yarn", "qwen2.rope.scaling.factor": 4.0}
     "values, message",
     [
         ({"settings": YARN}, "rope.scaling.type=yarn, qwen2.rope.scaling.factor=4.0.*base=MODEL"),
+        ({"settings": {"qwen2.rope.dimension_count": 8.0}}, "rope.dimension_count=8.0.*base=MODEL"),
         ({"tokenizer_pre": "poro-chat"}, "by the rule `poro-chat`.*does not know.*base=MODEL"),
         ({"tokenizer_pre": None}, "by the rule `None`.*base=MODEL"),
         ({"feed_forward_length": 64}, "6 tensors of Qwen2ForCausalLM are not in the file, or have"),

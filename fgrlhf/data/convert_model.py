@@ -92,7 +92,10 @@ def _weight_files(source: Path, name: str) -> list[Path]:
     for file in files:
         if not file.is_file():
             _refuse_other_weights(source, name)
-            way_out = "If it has *.safetensors, a stage reads it by its name"
+            way_out = (
+                "If it has *.safetensors, a stage reads it by its name; one of its GGUF files is"
+                " named hub:OWNER/NAME/FILE.gguf"
+            )
             raise UserError(
                 f"{shorten(name)} has no {file.name}, so there is nothing to convert. "
                 + (models_inside(source) or way_out)

@@ -69,7 +69,6 @@ DIGITS_ALONE = ("smollm", "starcoder", "refact", "command-r")
 SIZES = (
     "attention.key_length",
     "attention.value_length",
-    "rope.dimension_count",
     "expert_feed_forward_length",
     "expert_shared_feed_forward_length",
 )
@@ -210,8 +209,11 @@ def _check_all_is_read(
         if group != architecture or architecture in GGUF_CONFIG_ARCHS or setting in SIZES:
             continue
         is_default = getattr(config, setting.rpartition(".")[2], None) == value
-        says_nothing = setting == "rope.scaling.type" and value == "none"
-        if read.get(setting) is None and not is_default and not says_nothing:
+        if setting == "rope.dimension_count":
+            is_default = _rotated(config) == value
+        elif setting == "rope.scaling.type":
+            is_default = value == "none"
+        if read.get(setting) is None and not is_default:
             unread.append(f"{key}={value}")
     if unread:
         raise UserError(
@@ -219,6 +221,14 @@ def _check_all_is_read(
             f" ({shorten(', '.join(unread), 200)}), so the converted model would compute something"
             f" else: {_way_out(metadata)}"
         )
+
+
+def _rotated(config: PretrainedConfig) -> int:
+    """The number of dimensions of a head that a config rotates by the position."""
+    values = config.to_dict()
+    size = values.get("head_dim") or values["hidden_size"] // values["num_attention_heads"]
+    rope = values.get("rope_parameters") or {}
+    return int(size * rope.get("partial_rotary_factor", values.get("partial_rotary_factor", 1.0)))
 
 
 def _way_out(metadata: Mapping[str, Any]) -> str:
