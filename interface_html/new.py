@@ -38,6 +38,7 @@ COLORS = (
     *("#E7040F", "#5E2CA5", "#137752", "#AA6C39", "#00449E"),
     *("#8A1A60", "#5C6600", "#00686E", "#555555"),
 )
+SMALL_MODEL = "smollm2"  # of `fgrlhf data model`, until the user names another one
 TASK_FILE = '''"""Feedback on {title}: what the pages in interface_html collect."""
 
 from fgrlhf.task import Task
@@ -178,10 +179,13 @@ def write_pages(settings: NewPagesSettings) -> None:
         span_files.append(f'rm span_files {name} {files} level=sentence tags="{{{tag}: ERROR}}"')
     lines = [
         f"feedback items {name} source=samples.jsonl out=items.json",
-        f"feedback serve {name} items=items.json db={name}.sqlite",
+        f"feedback serve {name} items=items.json db={name}.sqlite annotators=anna,ben per_item=2",
+        f"feedback agreement {name} db={name}.sqlite",
         f"feedback export {name} db={name}.sqlite out=train.json dev_file=dev.json policy=majority",
         *span_files,
-        "new-run rm.yml stage=segment model=... train_file=rm/train.json dev_file=rm/dev.json",
+        f"data model {SMALL_MODEL}",
+        f"new-run rm.yml stage=segment model=outputs/models/{SMALL_MODEL} train_file=rm/train.json"
+        " dev_file=rm/dev.json",
         f"rm segment {name} rm.yml",
     ]
     commands = "\n".join(f"    fgrlhf {line}" for line in lines)

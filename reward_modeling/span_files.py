@@ -175,9 +175,10 @@ def write_span_file(task: Task, settings: SpanFileSettings) -> None:
     rows = SPANS.read(
         settings.source, settings.columns, counts=counts, reading=settings.offsets.reading
     )
+    path = Path(settings.output)
     names = set().union(*(_names(span) for row in rows for span in row.spans))
     missing = [name for name in settings.tags if name not in names]
-    if missing:
+    if not set(missing) <= set(settings.tags) & _names_beside(path):  # held-out rows may lack one
         raise UserError(
             f"tags: no span of {settings.source} has the label {missing[0]!r}; its labels are:"
             f" {', '.join(map(repr, sorted(names))) or 'none'}"
@@ -190,12 +191,13 @@ def write_span_file(task: Task, settings: SpanFileSettings) -> None:
     )
     if not text:
         raise UserError(f"{settings.source} has no segment at level={settings.level}")
-    path = Path(settings.output)
-    description = _description(path, segmenter, settings.level)
+    description = _description(path, segmenter, settings)
     write_text(path, text)
     write_json(path.parent / SEGMENTER_FILE, description)
     print(f"{path}: {summary}", flush=True)
     print_counts(counts)
+    for name in missing:
+        print(f"  note: no span has the label {name!r}, which other files here have", flush=True)
     for reason, count in _spans_left_out(rows, segments, settings.tags).most_common():
         print(f"  spans left out, {reason}: {count:,}", flush=True)
     ignored = _ignored_severities(rows, settings.tags)
@@ -217,8 +219,18 @@ def _note_sources(rows: Sequence[JudgedResponse]) -> None:
             )
 
 
-def _description(path: Path, segmenter: Segmenter, level: str) -> dict[str, Any]:
-    """Which segmenter and level the segments of the folder's files have, with those of this file.
+def _names_beside(path: Path) -> set[str]:
+    """The names in `tags` of the other files in the folder, each of which was on a span there."""
+    file = path.parent / SEGMENTER_FILE
+    known = read_json(file) if file.exists() else {}
+    tags = known.get("tags") if isinstance(known, dict) else None
+    if not isinstance(tags, dict):
+        return set()
+    return {name for other, names in tags.items() if other != path.name for name in names}
+
+
+def _description(path: Path, segmenter: Segmenter, settings: SpanFileSettings) -> dict[str, Any]:
+    """Segmenter and levels of the folder's segments, and the names in `tags`, with this file's.
 
     Raises:
       UserError: another file in the folder has the segments of another segmenter.
@@ -235,7 +247,12 @@ def _description(path: Path, segmenter: Segmenter, level: str) -> dict[str, Any]
             f" model would be trained with one and tested with the other. Write {path.name} into"
             " another folder, or delete those files and write all of them again"
         )
-    return {**description, "levels": {**known, path.name: level}}
+    tags = before.get("tags", {}) if isinstance(before, dict) else {}
+    return {
+        **description,
+        "levels": {**known, path.name: settings.level},
+        "tags": {**tags, path.name: [*settings.tags]},
+    }
 
 
 def _check(task: Task, settings: SpanFileSettings) -> None:

@@ -446,8 +446,6 @@ WITHOUT_NEEDS = {
     "make_puzzles.sh": "",
     "download.sh": "",
     "translation/data/prepare.sh": "downloads its files",
-    "qa_feedback/training/compare.sh": "the program names `make demo`",
-    "qa_feedback/training/report.sh": "the program lists the files of a report",
     "qa_feedback/training/experiments.sh": "calls the other scripts",
 }
 STAGES = [

@@ -54,7 +54,8 @@ def test_the_file_is_what_training_reads(spans, capsys):
         *("One is 7.", "Another is 8.", "Both are small.")
     ]
     assert " ".join(first.text.prefix.all_words) == "Name two primes."
-    description = {**load_segmenter().describe(), "levels": {"train.json": "sentence"}}
+    description = load_segmenter().describe()
+    description |= {"levels": {"train.json": "sentence"}, "tags": {"train.json": ["wrong"]}}
     assert read_json(out.parent / "segmenter.json") == description
 
     def recorded(segmenter):
@@ -209,6 +210,24 @@ def test_mistakes_are_named_and_nothing_is_written(spans, settings, message):
     with pytest.raises(UserError, match=message):
         write(spans, *settings)
     assert [path.name for path in spans.parent.iterdir()] == ["spans.jsonl"]
+
+
+def test_held_out_rows_may_lack_a_label_that_the_other_rows_have(spans, capsys):
+    """By chance: two held-out rows of twelve had no error of the kind."""
+    right = spans.parent / "right.jsonl"
+    write_jsonl(right, [{"prompt": "Name a prime.", "response": "It is 7.", "spans": []}])
+    words = [f"source={right}", f"output={spans.parent / 'rm' / 'dev.json'}", "level=sentence"]
+    rest = f"output={spans.parent / 'rm' / 'train.json'}", "level=sentence", "tags={wrong: ERROR}"
+    for order in (1, 2):  # only after the rows that have it
+        if order == 2:
+            command.main(["span_files", "numbers", f"source={spans}", *rest])
+            command.main(["span_files", "numbers", *words, "tags={wrong: ERROR}"])
+        with pytest.raises(UserError, match="has the label 'wrnog'"):
+            command.main(["span_files", "numbers", *words, "tags={wrnog: ERROR}"])
+    note = "note: no span has the label 'wrong', which other files here have"
+    assert capsys.readouterr().out.count(note) == 1
+    (row,) = read_segment_rows(spans.parent / "rm" / "dev.json", ("ERROR", "O"), "Ignore", "word")
+    assert set(row.labels) == {1}
 
 
 @pytest.mark.parametrize("source, output", [("a.json", "a.json"), ("segmenter.json", "a.json")])
