@@ -240,6 +240,10 @@ class Programs:
     def run_script(self, arguments: list[str], variables: tuple[str, ...]) -> None:
         """Run a stage script with programs that only record their arguments, then parse these."""
         script, *rest = [PLACEHOLDERS.get(word, word) for word in arguments]
+        if script == "path/to/scripts/hf_job.sh":  # called elsewhere, with a command
+            assert (ROOT / "scripts" / "hf_job.sh").is_file()
+            self.run(Command(tuple(rest)))
+            return
         root = ROOT
         if script.startswith(f"tasks/{NEW_TASK}/"):
             root = self.folder_of_the_guide()
@@ -341,6 +345,7 @@ class Programs:
 
         patch.setattr("fgrlhf.data.model.fetch_model", stop)
         patch.setattr("fgrlhf.data.convert_model.convert_model", stop)
+        patch.setattr("fgrlhf.data.gguf_model.convert_gguf", stop)
         patch.setattr("fgrlhf.cli.data_convert_config.read_yaml", stop)
 
     def working_folder(self) -> Path:
