@@ -86,6 +86,7 @@ class BaseTrainer(ABC):
             named = self.saved_module.named_parameters()
             trained = {name: parameter for name, parameter in named if parameter.requires_grad}
             self.average = Average(trained, config.train.ema)
+        self.reference_average: Average | None = None  # of a reference that follows the policy
         self.best: dict | None = None
         self.dev_values: list[float] = []  # of the metric of `best`, at every evaluation
         # input -> its digest, in the first process: a checkpoint of other inputs is refused

@@ -19,7 +19,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from time import perf_counter
 
 import torch
 from accelerate import Accelerator
@@ -57,7 +56,7 @@ from fgrlhf.runs.batching import micro_batches, shuffled_batches
 from fgrlhf.runs.distributed import share_of
 from fgrlhf.runs.dpo_config import DPOConfig, DPOSettings
 from fgrlhf.runs.progress import progress_bar
-from fgrlhf.runs.step_metrics import rounded, texts_of_tokens
+from fgrlhf.runs.step_metrics import PhaseClock, rounded, texts_of_tokens
 from fgrlhf.utils import seeded
 from fgrlhf.value import ActorCritic
 
@@ -112,11 +111,6 @@ class DPOTrainer(PolicyTrainer):
         evaluate: DevEvaluation | None,
         accelerator: Accelerator,
     ):
-        # before the base class shards or wraps the policy
-        self.moving_reference: Policy | None = None
-        if config.dpo.reference.sync_every is not None:
-            self.moving_reference = policy.copy_sharing_frozen().eval().requires_grad_(False)
-            self.moving_reference.to(accelerator.device)
         super().__init__(config, ActorCritic(policy, None), evaluate, accelerator)
         self.comparisons = comparisons
         self.mixture = mixture_of(comparisons)
@@ -147,10 +141,10 @@ class DPOTrainer(PolicyTrainer):
         while self.step < last:
             if self.step % self.steps_between_evaluations == 0:
                 self._evaluate(bar)
-            with seeded(*self.seed_of_step):
-                started = perf_counter()
+            clock = PhaseClock()
+            with seeded(*self.seed_of_step), clock.time("update"):
                 metrics = self.update(self.batch_indices(self.step))
-            self._log_step(metrics | {"time/update": perf_counter() - started}, bar)
+            self._log_step(metrics | clock.seconds(["update"]), bar)
             self.step += 1
             self.sync_reference()
             if self.step % self.steps_between_checkpoints == 0 or self.step == last:
@@ -340,33 +334,6 @@ class DPOTrainer(PolicyTrainer):
         if ref_logprobs is None:
             raise ValueError("call train(), which computes the reference's log-probabilities first")
         return self._collate(chosen, [ref_logprobs[i] for i in indices])
-
-    @torch.no_grad()
-    def sync_reference(self) -> None:
-        """After every `sync_every` steps, pi_ref <- a pi + (1 - a) pi_ref, weight by weight.
-
-        Soft updates of TR-DPO (Gorbatovski et al. 2024, arXiv 2404.09656); with a = 1 hard ones.
-        """
-        settings = self.config.dpo.reference
-        if settings.sync_every is None or self.step % settings.sync_every:
-            return
-        assert self.moving_reference is not None
-        for mine, other in zip(self.moving_reference.parameters(), self.policy.parameters()):
-            if mine is not other:
-                mine.lerp_(other, settings.mixup)
-
-    def pending_tensors(self) -> dict[str, Tensor]:
-        """The reference that follows the policy, without frozen weights, which are the policy's."""
-        if self.moving_reference is None:
-            return {}
-        trained = {name for name, p in self.policy.named_parameters() if p.requires_grad}
-        parameters = self.moving_reference.named_parameters()
-        return {name: p.detach() for name, p in parameters if name in trained}
-
-    @torch.no_grad()
-    def restore_pending(self, tensors: Mapping[str, Tensor]) -> None:
-        for name, parameter in self.pending_tensors().items():
-            parameter.copy_(tensors[name])
 
     def _evaluate(self, bar: tqdm) -> None:
         """Evaluate, without forgetting the states of frozen layers that training needs."""

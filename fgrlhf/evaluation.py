@@ -116,17 +116,16 @@ class PolicyResponder:
             response.support_BTW,
             response.conversation_BL,
         )
+        distribution = (self.num_samples, self.kl_temperature, self.sampling.repetition_penalty)
         logprobs_BT = response.logprobs_BT
         under_bf16 = torch.is_autocast_enabled(self.policy.device.type)
         if under_bf16 or self.policy.model.dtype != torch.float32:
             # step-by-step and parallel rounding differ, and the reference's is parallel
             was_training = self.policy.model.training
             self.policy.model.eval()
-            logprobs_BT = logprobs_of(self.policy, batch, self.num_samples, self.kl_temperature)
+            logprobs_BT = logprobs_of(self.policy, batch, *distribution)
             self.policy.model.train(was_training)
-        difference_BT = logprobs_BT - logprobs_of(
-            reference, batch, self.num_samples, self.kl_temperature
-        )
+        difference_BT = logprobs_BT - logprobs_of(reference, batch, *distribution)
         kls = []
         for difference_T, mask_T in zip(difference_BT, response.mask_BT):
             kls.append(float(masked_sum(difference_T, mask_T)))

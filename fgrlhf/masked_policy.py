@@ -12,7 +12,7 @@ from fgrlhf.models.base import Policy
 from fgrlhf.models.decoding import EXCLUDED
 from fgrlhf.models.logprobs import BLOCK, chosen_logprobs
 from fgrlhf.rollout import logprobs_of
-from fgrlhf.types import PolicyOutput, Rollout
+from fgrlhf.types import Divergence, PolicyOutput, Rollout
 
 
 def allowed_tokens(logits_NV: Tensor, top_p: float | None, top_k: int | None) -> Tensor:
@@ -133,14 +133,19 @@ class MaskedPolicy(Policy):
         temperature: float = 1.0,
         entropy_gradient: bool = False,
         truncation: Sampling | None = None,
+        divergence: Divergence | None = None,
+        repetition_penalty: float = 1.0,
     ) -> tuple[PolicyOutput, Tensor]:
         """`Policy.forward` under the mask. The hidden states it returns are those of `base`.
 
         Raises:
-          ValueError: another mask is given, or `truncation`: no other program samples under a mask.
+          ValueError: another mask or a penalty is given; or `truncation` or `divergence`, since no
+            other program samples under a mask, and no teacher has one.
         """
-        if truncation is not None or support_BTW is not None:
-            raise ValueError("RLConfig refuses nlpo with a server, and with another mask")
+        if support_BTW is not None or repetition_penalty != 1:
+            raise ValueError("RLConfig refuses nlpo with another mask or a penalty")
+        if truncation is not None or divergence is not None:
+            raise ValueError("RLConfig refuses nlpo with a server, and no teacher is masked")
         hidden_BTD = self.states(
             prompt_ids_BP, prompt_mask_BP, response_ids_BT, response_mask_BT, conversation_BL
         )

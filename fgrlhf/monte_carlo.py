@@ -69,5 +69,5 @@ def _continued(
     with trainer.precision():
         response = policy.generate(*encoded, sampling, row_seeds, K, temperature, given_GT=given_GT)
         models = (trainer.actor_critic, trainer.reference)
-        continued = score(*models, prompts, *encoded, response, K, temperature)
+        continued = score(*models, prompts, *encoded, response, K, temperature, sampling=sampling)
         return trainer.algorithm.after_rollout(continued, temperature, K)

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 from fgrlhf.algorithms.config import CRITIC
 from fgrlhf.base.files import read_jsonl, write_json
 from fgrlhf.base_trainer import BaseTrainer, choice_note, tie_note
+from fgrlhf.configs.sections import ReferenceConfig
 from fgrlhf.kernels.choice import slow_bf16_note
 from fgrlhf.models.base import Policy
 from fgrlhf.models.provenance import policy_card, write_card
@@ -21,7 +22,7 @@ from fgrlhf.models.sharding import unsharded, whole
 from fgrlhf.models.trunk import require_trained
 from fgrlhf.runs import checkpoint
 from fgrlhf.runs.distributed import strategy_notes
-from fgrlhf.runs.optimizer import make_optimizer
+from fgrlhf.runs.optimizer import Average, make_optimizer
 from fgrlhf.runs.progress import paused
 from fgrlhf.runs.runlog import BEST_FILE, RunLog, command_line
 from fgrlhf.stats import Interval
@@ -81,6 +82,15 @@ class PolicyTrainer(BaseTrainer):
         self.actor_critic = actor_critic
         self.evaluate = evaluate
         super().__init__(config, actor_critic, accelerator)
+        self.moving_reference: Policy | None = None
+        self._reference_config: ReferenceConfig = config.reference[1]
+        if self._reference_config.sync_every is not None:
+            named = self.policy.model.named_parameters()
+            trained = {name: parameter for name, parameter in named if parameter.requires_grad}
+            follower = self.policy.copy_sharing_frozen().eval().requires_grad_(False)
+            kept = 1 - self._reference_config.mixup
+            self.reference_average = Average(trained, kept, follower.model)
+            self.moving_reference = follower
 
     @property
     def saved_module(self) -> nn.Module:
@@ -159,6 +169,15 @@ class PolicyTrainer(BaseTrainer):
             if self.average is not None:
                 bar.write(f"average policy: {self.folder / 'ema'}")
             bar.write(f"last policy: {self.folder / 'final'}")
+
+    def sync_reference(self) -> None:
+        """After every `sync_every` steps, pi_ref <- a pi + (1 - a) pi_ref, weight by weight.
+
+        Soft updates of TR-DPO (Gorbatovski et al. 2024, arXiv 2404.09656); with a = 1 hard ones.
+        """
+        every = self._reference_config.sync_every
+        if self.reference_average is not None and every and self.step % every == 0:
+            self.reference_average.update()
 
     # ---- the optimiser ---------------------------------------------------------------------------
 

@@ -116,7 +116,7 @@ def score(
 
     Args:
       texts_known: called before scoring with the prompt and text of each response.
-      sampling: how another program sampled; None: without top_k and top_p.
+      sampling: how the responses were sampled; None: from the whole distribution.
 
     Raises:
       UserError: a model's log-probabilities or values are not finite.
@@ -132,18 +132,21 @@ def score(
     # what a policy reads: the critic has no use for the support
     given = (*batch, response.support_BTW, response.conversation_BL)
 
+    penalty = 1.0 if sampling is None else sampling.repetition_penalty
     if _must_recompute(actor_critic, response):
         truncation = None
         if not response.of_policy and sampling is not None and sampling.is_truncated:
             truncation = sampling
-        output = _policy_and_critic(actor_critic, given, num_samples, temperature, truncation)
+        output = _policy_and_critic(
+            actor_critic, given, num_samples, temperature, penalty, truncation
+        )
     else:
         read = (*batch, response.conversation_BL)
         output = PolicyOutput(response.logprobs_BT, **_values(actor_critic, read, num_samples))
     behaviour_logprobs_BT = None if response.of_policy else response.logprobs_BT
     if output.log_kept_mass_BT is not None:
         behaviour_logprobs_BT = response.logprobs_BT + output.log_kept_mass_BT
-    ref_logprobs_BT = logprobs_of(reference, given, num_samples, temperature)
+    ref_logprobs_BT = logprobs_of(reference, given, num_samples, temperature, penalty)
 
     check_logprobs(output.logprobs_BT, "the policy's log-probabilities")
     check_logprobs(ref_logprobs_BT, "the reference's log-probabilities")
@@ -210,13 +213,19 @@ def _policy_and_critic(
     batch: Sequence[Tensor | None],
     num_samples: int,
     temperature: float,
+    repetition_penalty: float,
     truncation: Sampling | None,
 ) -> PolicyOutput:
     """The output of `ActorCritic` without the entropy."""
-    outputs: list[PolicyOutput] = [
-        actor_critic(*part, temperature=temperature, truncation=truncation)
-        for part in parts(batch, num_samples)
-    ]
+    outputs: list[PolicyOutput] = []
+    for part in parts(batch, num_samples):
+        output = actor_critic(
+            *part,
+            temperature=temperature,
+            truncation=truncation,
+            repetition_penalty=repetition_penalty,
+        )
+        outputs.append(output)
     return PolicyOutput(
         torch.cat([output.logprobs_BT for output in outputs]),
         values_BT=_joined([output.values_BT for output in outputs]),
@@ -226,12 +235,16 @@ def _policy_and_critic(
 
 
 def logprobs_of(
-    model: nn.Module, batch: Sequence[Tensor | None], num_samples: int, temperature: float
+    model: nn.Module,
+    batch: Sequence[Tensor | None],
+    num_samples: int,
+    temperature: float,
+    repetition_penalty: float = 1.0,
 ) -> Tensor:
     """logprobs_BT of a batch's responses under a policy or reference, in `parts`."""
     logprobs = []
     for part in parts(batch, num_samples):
-        output, _ = model(*part, temperature=temperature)
+        output, _ = model(*part, temperature=temperature, repetition_penalty=repetition_penalty)
         logprobs.append(output.logprobs_BT)
     return torch.cat(logprobs)
 

@@ -102,9 +102,8 @@ class StepSearch:
             )
             beams = self._best(policy, prompts, candidates)
             step += 1
-        return _response(
-            policy, prompt_ids_GP, prompt_mask_GP, [group[0] for group in beams], temperature
-        )
+        best = [group[0] for group in beams]
+        return _response(policy, prompt_ids_GP, prompt_mask_GP, best, temperature, sampling)
 
     def _extend(
         self,
@@ -277,9 +276,17 @@ def _response(
     prompt_mask_GP: Tensor,
     beams: Sequence[Beam],
     temperature: float,
+    sampling: Sampling,
 ) -> Response:
     """The beams' tokens with their log-probabilities."""
     pad_id = policy.tokenizer.pad_token_id
     ids_BT, mask_BT = _padded([beam.ids for beam in beams], pad_id, prompt_ids_GP.device)
-    scored, _ = policy(prompt_ids_GP, prompt_mask_GP, ids_BT, mask_BT, temperature=temperature)
+    scored, _ = policy(
+        prompt_ids_GP,
+        prompt_mask_GP,
+        ids_BT,
+        mask_BT,
+        temperature=temperature,
+        repetition_penalty=sampling.repetition_penalty,
+    )
     return Response(ids_BT, mask_BT, scored.logprobs_BT)

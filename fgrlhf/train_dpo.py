@@ -116,11 +116,6 @@ def build_trainer(task: Task, config: DPOConfig) -> DPOTrainer:
     use_kernels(config.model.kernels, config.logging.save_dir)
     sharded = shards_models(config.parallel, accelerator)
 
-    if sharded and config.dpo.reference.sync_every is not None:
-        raise UserError(
-            "dpo.reference.sync_every needs whole models: leave it out, or set"
-            " parallel.strategy=ddp"
-        )
     # the first process sends the others their parts of sharded models
     empty = sharded and not accelerator.is_main_process
     with stop_together(accelerator), seeded(config.train.seed, "init"):  # of new adapters

@@ -122,13 +122,15 @@ class OnPolicyTrainer(PolicyTrainer):
         self.prompts = prompts
         self.prompt_order = PassOrder(prompts, config.train.seed, self.prompts_per_step)
         self.mixture = self.prompt_order.mixture
-        self.reference = reference.eval().requires_grad_(False)
+        reference.eval().requires_grad_(False)
         if self.sharded:
-            shard_over_processes(self.reference, accelerator, self.dtype)
+            shard_over_processes(reference, accelerator, self.dtype)
         else:
-            self.reference.to(accelerator.device)
+            reference.to(accelerator.device)
             if self.dtype == "bf16":
-                keep_copies(self.reference, self.actor_critic)
+                keep_copies(reference, self.actor_critic)
+        # evaluations keep the one that stays
+        self.reference = reference if self.moving_reference is None else self.moving_reference
         kl = config.algorithm.kl
         self.kl = KLController(kl.coef, kl.target, kl.horizon)
         entropy = config.algorithm.entropy
@@ -137,6 +139,7 @@ class OnPolicyTrainer(PolicyTrainer):
         self.high_kl_count = 0
         self.algorithm.begin(self.policy, prompts, config.model)
         self.demonstrations = self._read_demonstrations()
+        self._said_all_left_out = False
         self.guard = self._make_guard()
         self.best_is_checkpoint = self.guard is not None  # the guard restores it
         self._check_sizes()
@@ -200,6 +203,7 @@ class OnPolicyTrainer(PolicyTrainer):
 
             self._follow_kl(metrics["kl"])
             self.step += 1
+            self.sync_reference()
             if self._checkpoint_is_due(last):
                 checkpoint.save(self)
         if self.step == self.total_steps or self.stopped:
@@ -368,7 +372,11 @@ class OnPolicyTrainer(PolicyTrainer):
 
         Most algorithms use `gradient_steps`; TRPO has its own update.
         """
-        return self.algorithm.update(self, rollout, advantages)
+        share = update.left_out(self.config, rollout, advantages)
+        if share.get("loss/left_out") == 1 and not self._said_all_left_out:
+            self._said_all_left_out = True
+            say(f"note: step {self.step}: {update.ALL_LEFT_OUT}")
+        return self.algorithm.update(self, rollout, advantages) | share
 
     # ---- the update ------------------------------------------------------------------------------
 

@@ -29,6 +29,13 @@ if TYPE_CHECKING:
     from fgrlhf.samplers.sampler import Sampler
 
 
+ALL_LEFT_OUT = (
+    "algorithm.loss.leave_out left out every response, so their rewards changed nothing. If all"
+    " were cut at the length limit, raise model.max_generated_len, or leave `truncated` out of it."
+    " Later steps do not say this: see loss/left_out in metrics.jsonl"
+)
+
+
 class ExtraLoss(Protocol):
     """A loss on other data than the rollout, whose gradient is part of each optimiser step."""
 
@@ -110,6 +117,19 @@ def _target_kl(config: RLConfig) -> float | None:
     return None if "target_kl" in settings.unread_of_loss else settings.loss.target_kl
 
 
+def left_out(config: RLConfig, rollout: Rollout, advantages: Advantages) -> dict[str, float]:
+    """The share of the responses that `algorithm.loss.leave_out` leaves out; {} if it is not read.
+
+    It is logged as `loss/left_out`.
+    """
+    settings = config.algorithm
+    leave_out = settings.loss.leave_out
+    if not leave_out or "leave_out" in settings.unread_of_loss:
+        return {}
+    is_learned_B = learned_mask(leave_out, advantages, rollout).any(1)
+    return {"loss/left_out": 1 - float(is_learned_B.float().mean())}
+
+
 def minibatches(
     train: RLTrainConfig, step: int, epoch: int, n_rows: int, num_samples: int
 ) -> list[Tensor]:
@@ -188,6 +208,7 @@ def optimizer_step(
                     temperature=config.logprob_temperature,
                     entropy_gradient=trainer.entropy.coef > 0,
                     divergence=divergence,
+                    repetition_penalty=config.train_sampling.repetition_penalty,
                 )
             if own_are_old:
                 old = replace(old, logprobs_BT=new.logprobs_BT.detach())

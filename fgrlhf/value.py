@@ -250,6 +250,7 @@ class ActorCritic(nn.Module):
         truncation: Sampling | None = None,
         with_values: bool = True,
         divergence: Divergence | None = None,
+        repetition_penalty: float = 1.0,
     ) -> PolicyOutput:
         """Log-probabilities, entropies and (with a critic) values of given responses.
 
@@ -265,6 +266,7 @@ class ActorCritic(nn.Module):
             entropy_gradient=entropy_gradient,
             truncation=truncation,
             divergence=divergence,
+            repetition_penalty=repetition_penalty,
         )
         if self.value is None or not with_values:
             return output

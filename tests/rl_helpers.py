@@ -71,11 +71,13 @@ def trainer(
     own_value=False,
     accelerator=None,
     lora: LoRAConfig | None = None,
+    reference=None,
 ):
     """A trainer of tiny random models; the same arguments give the same models."""
     noise = {"dropout": dropout} if dropout else {}
     policy = tiny.policy(kind, lora=lora, **noise)
-    reference = tiny.policy(kind) if lora is None else AdapterFree(policy)
+    if reference is None:
+        reference = tiny.policy(kind) if lora is None else AdapterFree(policy)
     trunk = tiny.policy(kind, seed=1, **noise) if own_value else None
     torch.manual_seed(0)
     value = None

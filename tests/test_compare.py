@@ -28,7 +28,7 @@ from fgrlhf.pipeline.comparison import (
     efficiencies,
     measure_on_dev,
 )
-from fgrlhf.pipeline.comparison_page import band, explained, page, table
+from fgrlhf.pipeline.comparison_page import band, explained, page, processor_line, table
 from fgrlhf.pipeline.experiments import Experiment, Run
 from fgrlhf.pipeline.scores import Point, lower_is_better
 from fgrlhf.report.display import Display
@@ -355,6 +355,25 @@ def test_runs_and_differences(result, tmp_path):
     write_json(tmp_path / "summary.json", result.as_dict())
     summary = read_json(tmp_path / "summary.json")
     assert summary["runs"]["ppo"]["seeds"]["1"]["curve"][1]["score"] == 0.7
+
+
+def test_equal_processor_seconds(result):
+    """After the 4 seconds of the cheapest run, the other one is half way from .4 to .8."""
+    assert processor_line(result) is None  # not logged
+    slow, fast = ([Point(0, 0, 0.4, 0, 0.0), Point(64, 9, 0.8, 1, cpu)] for cpu in (8.0, 4.0))
+    seeds = {0: replace(result.runs["ppo"].seeds[0], curve=slow)}
+    runs = result.runs | {"ppo": replace(result.runs["ppo"], seeds=seeds)}
+    seeds = {0: replace(result.runs["rloo"].seeds[0], curve=fast)}
+    measured = replace(result, runs=runs | {"rloo": replace(runs["rloo"], seeds=seeds)})
+    line = processor_line(measured)
+    assert line == (
+        "Processor seconds of training, without evaluation: ppo 8, rloo 4. Dev score after 4 of"
+        " them: ppo 0.600, rloo 0.800. Not logged by corrected-sft."
+    )
+    assert line in table(measured, DISPLAY)
+    assert line in page(measured, DISPLAY, None, ORIGIN)
+    other_rewards = processor_line(replace(measured, same_on_dev=False))
+    assert other_rewards is not None and "Dev score" not in other_rewards
 
 
 def test_table_and_page_show_them(result):

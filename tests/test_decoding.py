@@ -6,7 +6,16 @@ from torch import Tensor
 
 from fgrlhf.configs.sections import Sampling
 from fgrlhf.models import decoding
-from fgrlhf.models.decoding import CANDIDATES, allowed_next, decode, draw, likeliest, log_kept_mass
+from fgrlhf.models.decoding import (
+    CANDIDATES,
+    NO_TOKEN,
+    allowed_next,
+    decode,
+    draw,
+    likeliest,
+    log_kept_mass,
+    penalize_repetitions,
+)
 
 V = 5000
 ROWS = 200
@@ -139,6 +148,14 @@ def test_equal_scores_are_different_tokens_in_an_order_of_their_row():
     for b in range(4):
         assert len(set(ids_BC[b].tolist())) == 100
         assert likeliest(scores_BV[b : b + 1], 100)[1][0].equal(ids_BC[b])
+
+
+def test_a_repetition_penalty_by_hand():
+    logits_2V = torch.tensor([[2.0, -2.0, 0.0, 4.0, -1.0], [2.0, -2.0, 0.0, 4.0, -1.0]])
+    before_2S = torch.tensor([[0, 1, 0, NO_TOKEN], [2, 4, 99, NO_TOKEN]])  # 99 can only be read
+    changed_2V = penalize_repetitions(logits_2V, before_2S, 2.0)
+    assert changed_2V.tolist() == [[1, -4, 0, 4, -1], [2, -2, 0, 4, -2]]
+    assert torch.equal(penalize_repetitions(logits_2V, before_2S[:, :0], 2.0), logits_2V)
 
 
 def test_only_rows_that_need_more_candidates_sort_more(monkeypatch):

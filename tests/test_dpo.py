@@ -511,7 +511,7 @@ def test_the_run_folder(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} >= files | folders
     rows = metrics(tmp_path, timings=True)
     of_pairs = {f"dpo/{name}" for name in ("better", "worse", "margin", "accuracy")}
-    others = {"step", "loss/total", "grad_norm", "lr", "episodes", "time/update"}
+    others = {"step", "loss/total", "grad_norm", "lr", "episodes", "time/update", "time/cpu"}
     assert set(next(row for row in rows if "lr" in row)) == of_pairs | others
     assert [row["step"] for row in rows if "eval/rougeLsum" in row] == [0, 5, 10]
     best = max((row["eval/rougeLsum"], -row["step"]) for row in rows if "eval/rougeLsum" in row)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from rl_helpers import config, lengths_mask, metrics, rollout, trainer
+from rl_helpers import CountWord, config, lengths_mask, metrics, rollout, trainer
 from rounding import assert_equal_up_to_rounding
 from slow import with_slow
 
@@ -21,6 +21,7 @@ from fgrlhf.algorithms.losses import (
 )
 from fgrlhf.algorithms.metrics import learned_mask, response_weights
 from fgrlhf.base.errors import UserError
+from fgrlhf.reward import CombinedReward
 from fgrlhf.types import Advantages, PolicyOutput
 from fgrlhf.update import optimizer_step
 
@@ -253,6 +254,27 @@ def updated(folder, **changes):
     run = trainer(cfg)
     run.train()
     return run, metrics(folder)[0]
+
+
+def test_the_share_of_responses_that_are_left_out_is_logged(tmp_path):
+    run = trainer(config(tmp_path, algorithm__loss__leave_out=["truncated"]))
+    run.actor_critic.policy.model.generation_config.eos_token_id = [1, 5, 10, 15, 20]
+    old, _ = run.collect_and_score()
+    assert len(set(old.finished)) == 2
+    run.train(until=1)
+    expected = 1 - sum(old.finished) / len(old.finished)
+    assert metrics(tmp_path)[0]["loss/left_out"] == pytest.approx(expected)
+    _, logged = updated(tmp_path / "all")
+    assert "loss/left_out" not in logged
+
+
+def test_a_note_says_once_that_every_response_is_left_out(tmp_path, capsys):
+    """A reward that no response earns gives no advantage."""
+    changes = {"algorithm__name": "grpo", "algorithm__loss__leave_out": ["equal"]}
+    reward = CombinedReward({"cat": CountWord("no word")})
+    trainer(config(tmp_path, **changes), reward=reward).train(until=2)
+    assert [row["loss/left_out"] for row in metrics(tmp_path)] == [1, 1]
+    assert capsys.readouterr().out.count("left out every response") == 1
 
 
 def test_rloo_with_a_ratio_is_rloo_at_ratio_one(tmp_path):

@@ -400,6 +400,10 @@ def test_a_least_length_is_refused_where_it_is_no_part_of_the_policy(tmp_path):
     tree["model"]["policy_model"] = POLICY | sampled(min_new_tokens=200)
     (line,) = refused(tree)
     assert line.startswith(f"{key}: it is 200, but max_generated_len is 200, so no response")
+    tree["model"]["policy_model"] = POLICY | sampled(repetition_penalty=1.2)
+    (line,) = refused(tree | {"algorithm": {"name": "nlpo"}})
+    path = "model.train_generation_kwargs.repetition_penalty"
+    assert line.startswith(f"{path} is 1.2, but") and line.endswith(f"set {path}=1.0")
     beams = {"num_beams": 2, "no_repeat_ngram_size": 3}
     tree["model"]["policy_model"] = {**POLICY, "eval_generation_kwargs": beams}
     (line,) = refused(tree)
@@ -413,7 +417,7 @@ def test_logprobs_of_what_is_left_are_refused_where_it_is_unknown(tmp_path):
     assert validate(QAConfig, tree, "c").train_sampling.with_support
     server = {"kind": "vllm", "url": "http://localhost:1", "sync_dir": str(tmp_path / "sync")}
     lines = refused(tree | {"sampler": server})
-    assert any("does not tell which tokens could be drawn" in line for line in lines)
+    assert any("does not tell what is left of its distribution" in line for line in lines)
     del tree["ppo"]
     (line,) = refused(tree | {"algorithm": {"name": "nlpo"}})
     assert "algorithm.name=nlpo have a mask of their own: set env.logprob_truncated=false" in line

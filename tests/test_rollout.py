@@ -8,12 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rl_helpers import PROMPTS, lengths_mask
 from tiny import collect
+from transformers import RepetitionPenaltyLogitsProcessor
 
 from fgrlhf.alignment import char_ends, decode, place_on_tokens
 from fgrlhf.base.errors import UserError
 from fgrlhf.configs.sections import Sampling
 from fgrlhf.evaluation import PolicyResponder, evaluate_rows
 from fgrlhf.models.decoding import unpacked
+from fgrlhf.models.encoder_decoder import EncoderDecoderPolicy
 from fgrlhf.rollout import generate_texts, parts, response_seeds
 from fgrlhf.text_types import Prompt, SegmentScore
 from fgrlhf.value import ActorCritic, Value
@@ -273,6 +275,122 @@ def test_constrained_responses_are_those_of_transformers():
     assert torch.equal(response.ids_BT * response.mask_BT, expected_BT * response.mask_BT)
     free = policy.generate(ids_GP, mask_GP, Sampling(8, do_sample=False))
     assert free.mask_BT.sum() < response.mask_BT.sum()
+
+
+def penalized(policy, batch: tuple, b: int, t: int, penalty: float) -> torch.Tensor:
+    """Logits of token t of row b, in float64, changed by transformers."""
+    prompt_ids_BP, prompt_mask_BP, response_ids_BT, _ = batch
+    read = prompt_ids_BP[b][prompt_mask_BP[b].bool()].tolist()
+    if isinstance(policy, EncoderDecoderPolicy):
+        read = policy.decoder_start_ids
+    ids_1S = torch.tensor([[*read, *response_ids_BT[b, :t].tolist()]])
+    logits_V = policy.project(policy.hidden(*batch)[b, t]).double()
+    return RepetitionPenaltyLogitsProcessor(penalty)(ids_1S, logits_V[None])[0]
+
+
+@pytest.mark.parametrize("penalty", [1.5, 0.5])
+@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+def test_a_repetition_penalty_changes_logits_as_in_transformers(kind, penalty):
+    """Sampled, scored and by hand the log-probabilities are the same, with prompts padded."""
+    model, reference = actor_critic(kind), tiny.policy(kind, seed=1).eval()
+    seeds = response_seeds(0, step=3, first_prompt=0, num_prompts=3, num_samples=2)
+    sampling = Sampling(8, temperature=0.7, no_repeat_ngram_size=2, repetition_penalty=penalty)
+    rollout = collect(model, reference, PROMPTS, sampling, 2, seeds, temperature=0.7)
+    response = model.policy.generate(*model.policy.encode(PROMPTS), sampling, seeds, 2, 0.7)
+    torch.testing.assert_close(response.logprobs_BT, rollout.logprobs_BT)
+    batch = (rollout.prompt_ids_BP, rollout.prompt_mask_BP)
+    batch = (*batch, rollout.response_ids_BT, rollout.response_mask_BT)
+    real_BT = rollout.response_mask_BT.bool()
+    allowed_BTV = unpacked(rollout.support_BTW, len(model.policy.tokenizer))
+    for policy, logprobs_BT in (
+        (model.policy, rollout.logprobs_BT),
+        (reference, rollout.ref_logprobs_BT),
+    ):
+        for b, t in real_BT.nonzero().tolist():
+            with torch.no_grad():
+                logits_V = penalized(policy, batch, b, t, penalty) / 0.7
+            logits_V = logits_V.masked_fill(~allowed_BTV[b, t], -torch.inf)
+            expected = logits_V.log_softmax(0)[rollout.response_ids_BT[b, t]]
+            torch.testing.assert_close(logprobs_BT[b, t].double(), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+def test_penalized_responses_are_those_of_transformers(kind):
+    policy = tiny.policy(kind).eval()
+    policy.model.generation_config.eos_token_id = 1
+    sampling = Sampling(8, do_sample=False, repetition_penalty=3.0)
+    for prompt in PROMPTS:
+        ids_GP, mask_GP = policy.encode([prompt])
+        response = policy.generate(ids_GP, mask_GP, sampling)
+        output = policy.model.generate(
+            input_ids=ids_GP,
+            attention_mask=mask_GP,
+            max_new_tokens=8,
+            do_sample=False,
+            repetition_penalty=3.0,
+            no_repeat_ngram_size=0,
+            forced_bos_token_id=None,
+        )
+        expected_BT = output[:, 1 if kind == "t5" else ids_GP.shape[1] :]
+        assert torch.equal(response.ids_BT, expected_BT)
+
+
+def test_padding_is_never_repeated():
+    """In transformers it is: if the end of a response is the padding, it is penalised there."""
+    policy = tiny.policy("gpt2").eval()
+    policy.tokenizer.pad_token = policy.tokenizer.eos_token
+    sampling = Sampling(8, repetition_penalty=5.0)
+    together = policy.generate(*policy.encode(PROMPTS), sampling, [0, 1, 2], temperature=0.7)
+    for b, prompt in enumerate(PROMPTS):
+        alone = policy.generate(*policy.encode([prompt]), sampling, [b], temperature=0.7)
+        length = int(together.mask_BT[b].sum())
+        assert alone.ids_BT[0].tolist() == together.ids_BT[b, :length].tolist()
+        torch.testing.assert_close(alone.logprobs_BT[0], together.logprobs_BT[b, :length])
+
+
+@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+def test_the_gradient_under_a_repetition_penalty_is_that_of_all_responses(kind):
+    """sum_y p(y) R(y) grad log p(y) = grad sum_y p(y) R(y), over all responses of two tokens."""
+    policy = tiny.policy(kind).double().eval()
+    V, penalty = len(policy.tokenizer), 2.0
+    prompt_1P = policy.encode(PROMPTS[:1])
+    first_N, second_N = torch.cartesian_prod(torch.arange(V), torch.arange(V)).T
+    ids_NT = torch.stack([first_N, second_N], 1)
+    mask_NT = torch.ones_like(ids_NT)
+    mask_NT[first_N == 1, 1] = 0  # ended by the first token: one of these rows is the response
+    keep_N = (first_N != 1) | (second_N == 0)
+    ids_NT, mask_NT = ids_NT[keep_N], mask_NT[keep_N]
+    prompts = [part.expand(len(ids_NT), -1) for part in prompt_1P]
+    reward_N = torch.randn(len(ids_NT), generator=torch.Generator().manual_seed(0)).double()
+
+    output, _ = policy(*prompts, ids_NT, mask_NT, temperature=0.7, repetition_penalty=penalty)
+    logprobs_N = output.logprobs_BT.sum(1)
+    assert logprobs_N.exp().sum().item() == pytest.approx(1)
+    score = (logprobs_N.detach().exp() * reward_N * logprobs_N).sum()
+    actual = torch.autograd.grad(score, list(policy.parameters()), allow_unused=True)
+
+    # By transformers' processor, for the first token once and for the second after each of them.
+    # It gets a token once: it counts the gradient of a logit as often as the token was read.
+    read_1M = policy.read_before(*prompt_1P)
+    after_V = torch.arange(V)[:, None]
+    batch = [part.expand(V, -1) for part in prompt_1P]
+    pairs_VT = torch.cat([after_V, after_V], 1)
+    logits_VTV = policy.project(policy.hidden(*batch, pairs_VT, torch.ones_like(pairs_VT)))
+    process = RepetitionPenaltyLogitsProcessor(penalty)
+    read_M = read_1M[0].unique()
+    first_V = (process(read_M[None], logits_VTV[:1, 0])[0] / 0.7).softmax(-1)
+    rows = []
+    for after in range(V):
+        read_1S = torch.cat([read_M, torch.tensor([after])]).unique()[None]
+        rows.append(process(read_1S, logits_VTV[after : after + 1, 1]) / 0.7)
+    second_VV = torch.cat(rows).softmax(-1)
+    second_N = second_VV[ids_NT[:, 0], ids_NT[:, 1]].where(mask_NT[:, 1] == 1, 1.0)
+    expected_reward = (first_V[ids_NT[:, 0]] * second_N * reward_N).sum()
+    expected = torch.autograd.grad(expected_reward, list(policy.parameters()), allow_unused=True)
+    for one, other in zip(actual, expected):
+        assert (one is None) == (other is None)
+        if one is not None:
+            torch.testing.assert_close(one, other, atol=1e-9, rtol=1e-6)
 
 
 def test_collect_with_an_empty_and_a_cut_response():

@@ -57,5 +57,12 @@ def test_a_curve_counts_episodes_and_the_seconds_of_training():
             episodes=pytest.approx(14.4), seconds=2 * 1.0 + 2 * 3.0 + 2 * 5.0, score=0.3, kl=None
         ),
     ]
+    # with processor seconds, of which every logged step has its own
+    logged = [
+        line | {"time/cpu": 2.0 * line["step"]} if "episodes" in line else line for line in lines
+    ]
+    of_curve = [point.cpu_seconds for point in learning_curve(logged, "reward")]
+    assert of_curve == [0.0, 2 * 0.0 + 4.0, 2 * 0.0 + 2 * 4.0 + 2 * 8.0]
+    assert learning_curve(logged, "reward")[1].seconds == 2 * 1.0 + 3.0
     assert learning_curve(LOG, "reward") == []
     assert learning_curve([{"step": 400, "eval/rougeLsum": 70.0}], "rougeLsum") == []

@@ -292,6 +292,9 @@ def test_dpo_refuses_frozen_layers(tmp_path):
     dpo_helpers.config(tmp_path, model__train_top_layers=1)
     with pytest.raises(UserError, match="does not support model.train_top_layers yet"):
         dpo_helpers.config(tmp_path, model__train_top_layers=1, parallel__strategy="fsdp2")
+    with pytest.raises(UserError, match="does not support dpo.reference.sync_every yet"):
+        reference = {"sync_every": 5}
+        dpo_helpers.config(tmp_path, dpo__reference=reference, parallel__strategy="fsdp2")
 
 
 @pytest.mark.parametrize("strategy", ["fsdp", "FSDP2", "deepspeed", None])

@@ -151,6 +151,27 @@ def test_micro_batches_do_not_change_the_update(kind, tmp_path):
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "trpo"])
+def test_a_repetition_penalty_is_part_of_the_ratio(algorithm, tmp_path):
+    """Before the policy moves, ratio and KL are those of the penalised distribution."""
+    cfg = config(
+        tmp_path,
+        algorithm__name=algorithm,
+        train__n_critic_warmup_steps=1,
+        model__train_generation_kwargs={"repetition_penalty": 3.0},
+        model__value_model={"ckpt": "tiny"},
+    )
+    run = trainer(cfg, own_value=True)
+    rollout, advantages = one_rollout(run)
+    torch.testing.assert_close(rollout.logprobs_BT, rollout.ref_logprobs_BT)
+    batch = (rollout.prompt_ids_BP, rollout.prompt_mask_BP)
+    batch = (*batch, rollout.response_ids_BT, rollout.response_mask_BT)
+    without_BT = run.model(*batch).logprobs_BT.detach()
+    assert (without_BT - rollout.logprobs_BT).abs().max() > 0.01
+    logged = run.update(rollout, advantages)
+    assert logged["approx_kl"] == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "trpo"])
 def test_updates_over_the_tokens_that_could_be_drawn(algorithm, tmp_path):
     """The policy's ratio to itself is 1 in every micro-batch, and stays finite in later epochs."""
     cfg = config(

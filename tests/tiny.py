@@ -290,4 +290,5 @@ def collect(
     """Responses that the policy samples, scored."""
     encoded = actor_critic.policy.encode(prompts)
     response = actor_critic.policy.generate(*encoded, sampling, seeds, num_samples, temperature)
-    return score(actor_critic, reference, prompts, *encoded, response, num_samples, temperature)
+    given = (prompts, *encoded, response, num_samples, temperature)
+    return score(actor_critic, reference, *given, sampling=sampling)

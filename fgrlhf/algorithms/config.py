@@ -25,6 +25,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Discriminator, Field, PrivateAttr, Tag, model_validator
 
 from fgrlhf.configs.schema import NUMBER, SECTION
+from fgrlhf.configs.sections import ReferenceConfig
 from fgrlhf.configs.strict import (
     Coefficient,
     Count,
@@ -86,9 +87,13 @@ class KLConfig(StrictModel):
         ),
     )
     horizon: Count = Field(default=10_000, description="episodes over which coef adapts")
+    reference: ReferenceConfig = ReferenceConfig()
 
     @model_validator(mode="after")
     def _adapts_a_coefficient(self):
+        if self.reference.sync_every is not None and self.coef == 0:
+            reason = "is not read, since coef is 0: set coef above 0, or leave it out"
+            refuse([("reference", reason)])
         if self.target is None:
             way_out = "since target is null and coef is fixed: set target, or leave it out"
             refuse(unread_keys(self, ["horizon"], way_out))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from accelerate import Accelerator
 
-    from fgrlhf.configs.sections import PolicyConfig
+    from fgrlhf.configs.sections import PolicyConfig, Sampling
     from fgrlhf.models.base import Policy
     from fgrlhf.value import ActorCritic
 
@@ -162,6 +162,9 @@ class RunConfig(Protocol):
 
     @property
     def logprob_temperature(self) -> float: ...
+
+    @property
+    def train_sampling(self) -> "Sampling": ...
 
 
 class Trainer(Protocol):

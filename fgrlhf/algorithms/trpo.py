@@ -153,6 +153,7 @@ class TrustRegionStep:
         self.config = config
         self.trainer = trainer
         self.temperature = trainer.config.logprob_temperature
+        self.repetition_penalty = trainer.config.train_sampling.repetition_penalty
         self.policy = trainer.actor_critic.policy
         self.parameters = [p for p in self.policy.parameters() if p.requires_grad]
         # the KL is measured from these weights; `self.policy` changes in place
@@ -174,6 +175,7 @@ class TrustRegionStep:
                     old.support_BTW,
                     old.conversation_BL,
                     temperature=self.temperature,
+                    repetition_penalty=self.repetition_penalty,
                 )
             # The rollout's may be in bf16: then the ratio would differ from 1 before any step.
             old = replace(old, logprobs_BT=output.logprobs_BT)
@@ -257,6 +259,7 @@ class TrustRegionStep:
             old.support_BTW,
             old.conversation_BL,
             temperature=self.temperature,
+            repetition_penalty=self.repetition_penalty,
             entropy_gradient=self.config.entropy.coef > 0,
         )
         return self.trainer.token_loss(new, old, advantages)

@@ -182,6 +182,7 @@ class Sampling:
     min_p: float | None = None  # None: the whole vocabulary
     min_new_tokens: int = 0  # before which no response ends
     no_repeat_ngram_size: int = 0  # 0: any n-gram may be repeated
+    repetition_penalty: float = 1.0  # of tokens that were read before (models/decoding.py)
 
     @property
     def is_truncated(self) -> bool:
@@ -193,6 +194,10 @@ class Sampling:
     def is_constrained(self) -> bool:
         """Whether some tokens are forbidden, however probable."""
         return bool(self.min_new_tokens or self.no_repeat_ngram_size)
+
+
+# settings of sampling that are part of the policy: in ratio, KL and gradient
+PARTS_OF_THE_POLICY = ["min_new_tokens", "no_repeat_ngram_size", "repetition_penalty"]
 
 
 class GenerationConfig(StrictModel):
@@ -226,6 +231,12 @@ class GenerationConfig(StrictModel):
     no_repeat_ngram_size: NonNegativeCount = Field(
         default=0, description="n: no response has the same n tokens twice; 0: any may"
     )
+    repetition_penalty: float = Field(
+        default=1.0,
+        ge=0.01,
+        le=100,
+        description="above 1, tokens that were read before are less probable; 1: no penalty",
+    )
     temperature: Temperature = Field(default=1.0, description="divides the logits before sampling")
     num_beams: int = Field(
         default=1, ge=1, le=64, description="of beam search; above 1 it needs do_sample=false"
@@ -245,7 +256,7 @@ class GenerationConfig(StrictModel):
             )
         if self.num_beams > 1:
             way_out = "since num_beams is above 1 and beams are free: leave it out, or num_beams"
-            refuse(unread_keys(self, ["min_new_tokens", "no_repeat_ngram_size"], way_out))
+            refuse(unread_keys(self, PARTS_OF_THE_POLICY, way_out))
         if not self.do_sample:
             refuse(
                 unread_keys(
@@ -269,6 +280,7 @@ class GenerationConfig(StrictModel):
             min_p=self.min_p,
             min_new_tokens=self.min_new_tokens,
             no_repeat_ngram_size=self.no_repeat_ngram_size,
+            repetition_penalty=self.repetition_penalty,
         )
 
 
@@ -322,6 +334,24 @@ class PolicyConfig(ModelConfig):
     def eval_sampling(self) -> Sampling:
         """How evaluations on dev sample responses."""
         return self.eval_generation_kwargs.sampling(self.max_generated_len)
+
+
+class ReferenceConfig(StrictModel):
+    """The sections `dpo.reference` and `algorithm.kl.reference`: one that follows the policy."""
+
+    sync_every: Count | None = Field(
+        default=None, description="steps after which the reference follows the policy; null: never"
+    )
+    mixup: float = Field(
+        default=0.6, gt=0, le=1, description="share of the policy's weights in the new reference"
+    )
+
+    @model_validator(mode="after")
+    def _mixup_needs_a_sync(self):
+        if self.sync_every is None:
+            reason = "since reference.sync_every is null: set it, or leave mixup out"
+            refuse(unread_keys(self, ["mixup"], reason))
+        return self
 
 
 # ---- training and evaluation ---------------------------------------------------------------------
@@ -506,9 +536,20 @@ class RunConfig(StrictModel):
         refuse([("", text) for text in self.mistakes()])
         return self
 
+    @property
+    def reference(self) -> tuple[str, ReferenceConfig]:
+        """The section of the reference, after its path."""
+        return "", ReferenceConfig()
+
     def mistakes(self) -> list[str]:
         """Settings of different sections that do not fit: one message each."""
         found = self._dropout_mistakes()
+        path, reference = self.reference
+        if reference.sync_every is not None and self.model.lora is not None:
+            found.append(
+                f"{path}.sync_every: with model.lora the reference is the policy without its"
+                " adapters, which cannot move: leave one of them out"
+            )
         if self.parallel.strategy != "fsdp2":
             return found
         for setting, is_set in self.unsupported_by_fsdp2().items():
@@ -522,7 +563,9 @@ class RunConfig(StrictModel):
     def unsupported_by_fsdp2(self) -> Mapping[str, bool]:
         """Settings that fsdp2 does not support, and whether the config has them."""
         model = self.model
+        path, reference = self.reference
         return {
+            f"{path}.sync_every": reference.sync_every is not None,
             "model.lora.quantize": model.lora is not None and model.lora.quantize is not None,
             "model.train_top_layers": model.train_top_layers is not None,
             "train.optimizer=adamw_8bit": self.train.optimizer == "adamw_8bit",

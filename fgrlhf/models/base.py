@@ -20,7 +20,14 @@ from fgrlhf.models.chat import (
     special_ids,
     without_last_tokens,
 )
-from fgrlhf.models.decoding import Steps, decode, response_mask, uniform_rows
+from fgrlhf.models.decoding import (
+    Repetitions,
+    Steps,
+    decode,
+    response_mask,
+    uniform_rows,
+    without_padding,
+)
 from fgrlhf.models.dialogs import dialog_text, fit_dialog
 from fgrlhf.models.frozen_layers import FrozenLayers
 from fgrlhf.models.logprobs import (
@@ -76,6 +83,8 @@ class Policy(nn.Module, ABC):
     tau, is
 
         log pi(a_t | x, y_<t) = z_t[a_t] / tau - logsumexp(z_t / tau)
+
+    A repetition penalty changes z_t first (decoding.py).
 
     Subclasses implement `hidden` (how prompt and response enter the network) and `_steps` (how
     responses are decoded). A forward pass returns the log-probabilities of the given tokens only
@@ -362,6 +371,10 @@ class Policy(nn.Module, ABC):
             response = self._beam_search(prompt_ids_GP, prompt_mask_GP, sampling, temperature)
         else:
             T = sampling.max_new_tokens
+            before_BP = None
+            if sampling.repetition_penalty != 1:
+                before_GP = self.read_before(prompt_ids_GP, prompt_mask_GP)
+                before_BP = before_GP.repeat_interleave(num_samples, 0)
             with packed_weights(self.model, T):
                 response = decode(
                     self._steps(prompt_ids_GP, prompt_mask_GP, num_samples, T),
@@ -372,6 +385,7 @@ class Policy(nn.Module, ABC):
                     self.tokenizer.pad_token_id,
                     temperature,
                     None if given_GT is None else given_GT.repeat_interleave(num_samples, 0),
+                    before_BP,
                 )
         self.model.train(was_training)
         check_logprobs(response.logprobs_BT, "the policy's logits")
@@ -427,6 +441,7 @@ class Policy(nn.Module, ABC):
         entropy_gradient: bool = False,
         truncation: Sampling | None = None,
         divergence: Divergence | None = None,
+        repetition_penalty: float = 1.0,
     ) -> tuple[PolicyOutput, Tensor]:
         """Log-probabilities of given responses.
 
@@ -440,6 +455,7 @@ class Policy(nn.Module, ABC):
           entropy_gradient: whether a gradient flows through the entropy.
           truncation: its top_k and top_p give log_kept_mass_BT; None: without it.
           divergence: gives divergence_BT from the states of all real tokens; None: without it.
+          repetition_penalty: p in decoding.py; 1: none.
 
         Returns:
           PolicyOutput with logprobs_BT, entropy_BT and log_kept_mass_BT, and hidden_BTD, the last
@@ -449,6 +465,12 @@ class Policy(nn.Module, ABC):
             prompt_ids_BP, prompt_mask_BP, response_ids_BT, response_mask_BT, conversation_BL
         )
         real_BT = response_mask_BT.bool()
+        repetitions = None
+        if repetition_penalty != 1:
+            before_BP = self.read_before(prompt_ids_BP, prompt_mask_BP)
+            repetitions = Repetitions.of_responses(
+                repetition_penalty, before_BP, response_ids_BT, real_BT
+            )
         # N: real tokens of the batch; nothing is computed for padding
         logprobs_N, entropy_N = chosen_logprobs(
             self.project,
@@ -457,6 +479,7 @@ class Policy(nn.Module, ABC):
             temperature,
             entropy_gradient=entropy_gradient,
             support_NW=None if support_BTW is None else support_BTW[real_BT],
+            repetitions=repetitions,
         )
         # back from the N real tokens to (B, T), with 0 on padding
         zeros_BT = logprobs_N.new_zeros(real_BT.shape)
@@ -501,6 +524,10 @@ class Policy(nn.Module, ABC):
         hidden_BLD = self.hidden(prompt_ids_BP, prompt_mask_BP, ids_BL, mask_BL)
         hidden_BTD = hidden_BLD.new_zeros(*real_BT.shape, hidden_BLD.shape[-1])
         return hidden_BTD.masked_scatter(real_BT[..., None], hidden_BLD[written_BL])
+
+    def read_before(self, prompt_ids_BP: Tensor, prompt_mask_BP: Tensor) -> Tensor:
+        """What the language model continues by a response; NO_TOKEN of decoding.py on padding."""
+        return without_padding(prompt_ids_BP, prompt_mask_BP)
 
     def project(self, hidden: Tensor) -> Tensor:
         """Hidden states (..., D) -> logits (..., V), as in the model's own forward pass."""

@@ -13,10 +13,24 @@ min_new_tokens and no_repeat_ngram_size forbid tokens because of those before th
 the policy: log-probabilities are always normalised over what they allow, which is recorded in the
 same way.
 
-W: the bytes of a recorded set, a bit per token. Token v is bit v % 8 of byte v // 8.
+repetition_penalty is part of the policy too. With the penalty p, the logit z_v of a token v that is
+among the tokens before becomes
+
+    z_v / p    if z_v > 0,    else p z_v
+
+(Keskar et al. 2019, arXiv 1909.05858; the second case is that of transformers). The tokens before
+are all that the language model continues: the prompt of a decoder-only model, the start of the
+decoder of others (`Policy.read_before`), and the response so far. That is how transformers and
+vLLM count too. But transformers also counts the padding of a batch, which often is the
+end-of-sequence token: then a response ends later if its prompt is shorter than another one.
+Here padding never counts.
+
+N: tokens of responses. S: positions of a prompt and its response. W: the bytes of a recorded set, a
+bit per token: token v is bit v % 8 of byte v // 8.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -32,6 +46,7 @@ BLOCK = 8  # tokens of a block in `likeliest`
 # The logit of a token that is excluded: finite, because the entropy would compute 0 * inf for an
 # infinite one, but so low that its probability is 0.
 EXCLUDED = -1e9
+NO_TOKEN = -1  # in place of a token that is not read
 
 
 class Steps(Protocol):
@@ -270,6 +285,61 @@ def allowed_next(ids_BT: Tensor, V: int, sampling: Sampling, eos_ids: Sequence[i
     return allowed_BV
 
 
+def without_padding(ids: Tensor, mask: Tensor) -> Tensor:
+    """The ids, with NO_TOKEN where the mask is 0."""
+    return ids.masked_fill(mask == 0, NO_TOKEN)
+
+
+def penalize_repetitions(logits_NV: Tensor, before_NS: Tensor, penalty: float) -> Tensor:
+    """The logits with those of repeated tokens changed (the equation above).
+
+    Args:
+      before_NS: the tokens before each; NO_TOKEN counts as none.
+    """
+    N, V = logits_NV.shape
+    # column V takes what is no token, and ids that the model reads but cannot say
+    columns_NS = before_NS.where((before_NS >= 0) & (before_NS < V), V)
+    is_before = torch.zeros(N, V + 1, dtype=torch.bool, device=logits_NV.device)
+    is_before_NV = is_before.scatter_(-1, columns_NS, True)[:, :V]
+    factor_NV = torch.where(logits_NV.detach() > 0, 1 / penalty, penalty)
+    return logits_NV * factor_NV.where(is_before_NV, 1.0)
+
+
+@dataclass(frozen=True)
+class Repetitions:
+    """The tokens before each of N tokens of responses, of which a slice can be taken.
+
+    Args:
+      ids_BS: prompt (or what else is read before) and response of each row.
+      row_N: the row of each token.
+      count_N: how many of the row's tokens are before it.
+    """
+
+    penalty: float
+    ids_BS: Tensor
+    row_N: Tensor
+    count_N: Tensor
+
+    @classmethod
+    def of_responses(
+        cls, penalty: float, before_BP: Tensor, response_ids_BT: Tensor, real_BT: Tensor
+    ) -> "Repetitions":
+        """Of the real tokens of responses, row by row; `before_BP` is read before them."""
+        row_N, time_N = real_BT.nonzero(as_tuple=True)
+        ids_BS = torch.cat([before_BP, response_ids_BT], 1)
+        return cls(penalty, ids_BS, row_N, before_BP.shape[1] + time_N)
+
+    def __getitem__(self, part: slice) -> "Repetitions":
+        return Repetitions(self.penalty, self.ids_BS, self.row_N[part], self.count_N[part])
+
+    def penalized(self, logits_NV: Tensor) -> Tensor:
+        """`penalize_repetitions` of the tokens' logits."""
+        ids_NS = self.ids_BS[self.row_N]
+        places_S = torch.arange(ids_NS.shape[1], device=ids_NS.device)
+        is_before_NS = places_S < self.count_N[:, None]
+        return penalize_repetitions(logits_NV, without_padding(ids_NS, is_before_NS), self.penalty)
+
+
 def packed(support_NV: Tensor) -> Tensor:
     """support_NW of bytes, from one bool per token."""
     missing = -support_NV.shape[-1] % 8
@@ -300,6 +370,7 @@ def response_mask(response_ids_BT: Tensor, eos_ids: Sequence[int]) -> Tensor:
 
 def _draw_next(
     logits_RV: Tensor,
+    before_RS: Tensor | None,
     so_far_RT: Tensor,
     sampling: Sampling,
     uniform_R: Tensor,
@@ -310,6 +381,7 @@ def _draw_next(
     """Draw the token that continues each response; `decode` explains the arguments.
 
     Args:
+      before_RS: what each response continues; None: without a repetition penalty.
       so_far_RT: the tokens of the responses before it.
 
     Returns:
@@ -317,6 +389,9 @@ def _draw_next(
       normalised (None: the vocabulary).
     """
     allowed_RV = kept_RV = None
+    if before_RS is not None:
+        read_RS = torch.cat([before_RS, so_far_RT], 1)
+        logits_RV = penalize_repetitions(logits_RV, read_RS, sampling.repetition_penalty)
     if sampling.is_constrained:
         allowed_RV = allowed_next(so_far_RT, logits_RV.shape[-1], sampling, eos_ids)
         logits_RV = logits_RV.masked_fill(~allowed_RV, EXCLUDED)
@@ -347,6 +422,7 @@ def decode(
     pad_id: int,
     temperature: float = 1.0,
     given_BT: Tensor | None = None,
+    before_BS: Tensor | None = None,
 ) -> Response:
     """Draw one response per row of `uniform_BT`.
 
@@ -358,6 +434,7 @@ def decode(
       pad_id: token after the end of a response.
       temperature: of the returned log-probabilities (models/base.py), not of the sampling.
       given_BT: tokens that are not drawn but taken from here; -1: drawn.
+      before_BS: what each response continues; None: without `sampling.repetition_penalty`.
 
     With `sampling.with_support` and top_k, top_p or min_p, and whenever tokens are forbidden
     (`allowed_next`), the response has the tokens that could be drawn (`support_BTW`), and the
@@ -381,6 +458,7 @@ def decode(
         given_R = None if given_BT is None else given_BT[rows_R, t]
         drawn_R, logprobs_R, support_RV = _draw_next(
             logits_RV,
+            None if before_BS is None else before_BS[rows_R],
             ids_BT[rows_R, :t],
             sampling,
             uniform_BT[rows_R, t],

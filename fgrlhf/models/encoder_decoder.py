@@ -113,6 +113,9 @@ class EncoderDecoderPolicy(Policy):
             eos_ids.append(pad_id)
         return eos_ids
 
+    def read_before(self, prompt_ids_BP: Tensor, prompt_mask_BP: Tensor) -> Tensor:
+        return prompt_ids_BP.new_tensor(self.decoder_start_ids).expand(len(prompt_ids_BP), -1)
+
     def hidden(
         self,
         prompt_ids_BP: Tensor,
@@ -128,7 +131,7 @@ class EncoderDecoderPolicy(Policy):
         # are left out below.
         B = len(response_ids_BT)
         n = len(self.decoder_prefix_ids)
-        start_BM = response_ids_BT.new_tensor(self.decoder_start_ids).expand(B, -1)
+        start_BM = self.read_before(prompt_ids_BP, prompt_mask_BP)
         input_ids_BI = torch.cat([start_BM, response_ids_BT[:, :-1]], 1)
         if self._can_pack:
             # start token and prefix are real; the last response token is read by no column
@@ -219,8 +222,7 @@ class EncoderDecoderPolicy(Policy):
 
     def _beam_search_inputs(self, prompt_ids_GP: Tensor) -> dict[str, Tensor]:
         """The decoder's start; `generate` of transformers would leave the prefix out."""
-        start_M = prompt_ids_GP.new_tensor(self.decoder_start_ids)
-        return {"decoder_input_ids": start_M.expand(len(prompt_ids_GP), -1)}
+        return {"decoder_input_ids": self.read_before(prompt_ids_GP, prompt_ids_GP)}
 
     def check_fits(self, prompt_tokens: int, response_tokens: int) -> None:
         config = text_config(self.model)

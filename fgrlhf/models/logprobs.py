@@ -21,7 +21,13 @@ from transformers import PretrainedConfig, PreTrainedModel
 from fgrlhf.base.errors import UserError
 from fgrlhf.configs.sections import Sampling
 from fgrlhf.kernels.layers import Linear
-from fgrlhf.models.decoding import EXCLUDED, likeliest, log_kept_mass, unpacked
+from fgrlhf.models.decoding import (
+    EXCLUDED,
+    Repetitions,
+    likeliest,
+    log_kept_mass,
+    unpacked,
+)
 from fgrlhf.models.trunk import text_config
 from fgrlhf.utils import check_shape
 
@@ -37,6 +43,7 @@ def chosen_logprobs(
     block: int = BLOCK,
     entropy_gradient: bool = False,
     support_NW: Tensor | None = None,
+    repetitions: Repetitions | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Log-probabilities of the chosen tokens and entropies of their distributions.
 
@@ -51,6 +58,7 @@ def chosen_logprobs(
       entropy_gradient: whether a gradient flows through the entropy too.
       support_NW: the tokens that could be drawn (decoding.py), which the distribution is restricted
         to; None: all.
+      repetitions: the tokens before each, which are penalised; None: they are not.
 
     Returns:
       (logprobs_N, entropy_N)
@@ -62,7 +70,7 @@ def chosen_logprobs(
     check_shape("ids_N", ids_N, (len(hidden_ND),))
     compute = _block_with_entropy_gradient if entropy_gradient else _block
     if len(ids_N) <= block:
-        return compute(project, hidden_ND, ids_N, temperature, support_NW)
+        return compute(project, hidden_ND, ids_N, temperature, support_NW, repetitions)
     logprobs_of_blocks = []
     entropy_of_blocks = []
     for start in range(0, len(ids_N), block):
@@ -76,6 +84,7 @@ def chosen_logprobs(
             ids_N[part],
             temperature,
             part_support_NW,
+            None if repetitions is None else repetitions[part],
             use_reentrant=False,
         )
         logprobs_of_blocks.append(logprobs_N)
@@ -216,10 +225,13 @@ def scaled_logits(
     hidden_ND: Tensor,
     temperature: float,
     support_NW: Tensor | None,
+    repetitions: Repetitions | None = None,
 ) -> Tensor:
-    """logits_NV in fp32 or float64, divided by the temperature, `EXCLUDED` outside the support."""
+    """logits_NV in fp32 or float64, by penalty and temperature, `EXCLUDED` outside the support."""
     logits_NV = project(hidden_ND)
     logits_NV = logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32))
+    if repetitions is not None:
+        logits_NV = repetitions.penalized(logits_NV)
     if temperature != 1:
         logits_NV = logits_NV.div_(temperature)
     if support_NW is not None:
@@ -233,9 +245,10 @@ def _block(
     ids_N: Tensor,
     temperature: float,
     support_NW: Tensor | None,
+    repetitions: Repetitions | None,
 ) -> tuple[Tensor, Tensor]:
     """(logprobs_N, entropy_N), the entropy without a gradient."""
-    logits_NV = scaled_logits(project, hidden_ND, temperature, support_NW)
+    logits_NV = scaled_logits(project, hidden_ND, temperature, support_NW, repetitions)
     logprobs_N, logsumexp_N = _ChosenLogprob.apply(logits_NV, ids_N)
     with torch.no_grad():
         # -sum_v p_v log p_v = logsumexp(z) - sum_v p_v z_v
@@ -251,12 +264,14 @@ def _block_with_entropy_gradient(
     ids_N: Tensor,
     temperature: float,
     support_NW: Tensor | None,
+    repetitions: Repetitions | None,
 ) -> tuple[Tensor, Tensor]:
     """(logprobs_N, entropy_N), both with a gradient.
 
     This is plain autograd, which stores several arrays of the size of z.
     """
-    logprobs_NV = torch.log_softmax(scaled_logits(project, hidden_ND, temperature, support_NW), -1)
+    logits_NV = scaled_logits(project, hidden_ND, temperature, support_NW, repetitions)
+    logprobs_NV = torch.log_softmax(logits_NV, -1)
     chosen_N = logprobs_NV.gather(-1, ids_N[:, None])[:, 0]
     entropy_N = -(logprobs_NV.exp() * logprobs_NV).sum(-1)
     return chosen_N, entropy_N

@@ -124,6 +124,49 @@ def efficiency_line(comparison: RunComparison) -> str | None:
     )
 
 
+def processor_line(comparison: RunComparison) -> str | None:
+    """What each run's training cost, and its dev score at the cost of the cheapest one.
+
+    None if fewer than two runs logged it.
+    """
+    curves = {}
+    for name, run in comparison.runs.items():
+        by_seed = [seed.curve for seed in run.seeds.values()]
+        if all(by_seed) and all(curve[-1].cpu_seconds is not None for curve in by_seed):
+            curves[name] = by_seed
+    if len(curves) < 2:
+        return None
+    costs = {}
+    for name, by_seed in curves.items():
+        costs[name] = float(np.mean([_cpu_seconds(curve)[-1] for curve in by_seed]))
+    least = min(costs.values())
+    line = f"Processor seconds of training, without evaluation: {_listed(costs, '.0f')}."
+    if comparison.same_on_dev:
+        scores = {name: score_at(by_seed, least) for name, by_seed in curves.items()}
+        line += f" Dev score after {least:.0f} of them: {_listed(scores, '.3f')}."
+    without = [name for name in comparison.runs if name not in curves]
+    if without:
+        line += f" Not logged by {', '.join(without)}."
+    return line
+
+
+def score_at(curves: Sequence[Sequence[Point]], cpu_seconds: float) -> float:
+    """The mean dev score of the seeds at a time, on the lines between their evaluations."""
+    scores = []
+    for curve in curves:
+        score_N = [point.score for point in curve]
+        scores.append(np.interp(cpu_seconds, _cpu_seconds(curve), score_N))
+    return float(np.mean(scores))
+
+
+def _cpu_seconds(curve: Sequence[Point]) -> np.ndarray:
+    return np.array([point.cpu_seconds for point in curve], dtype=float)
+
+
+def _listed(values: Mapping[str, float], form: str) -> str:
+    return ", ".join(f"{name} {value:{form}}" for name, value in values.items())
+
+
 def _episodes(value: float | None) -> str:
     return "not reached" if value is None else f"{value:.0f}"
 
@@ -164,6 +207,7 @@ def page(
         explained=explained(comparison),
         seeds_left_out=seeds_left_out(comparison),
         efficiency=efficiency_line(comparison),
+        processors=processor_line(comparison),
         plots=_plots(comparison, metric),
         source=source,
         signed=signed,
@@ -177,6 +221,7 @@ def _plots(comparison: RunComparison, metric: str) -> dict[str, Markup]:
     axes = {
         "episodes": "episodes",
         "seconds": "seconds of training, without evaluation",
+        "cpu_seconds": "processor seconds of training, without evaluation",
         "kl": "KL from a run's initial policy, per response",
     }
     plots = {}
@@ -208,7 +253,7 @@ def band(curves: Sequence[Sequence[Point]], axis: str) -> Band:
 
     Args:
       curves: for each seed its evaluations on dev.
-      axis: an attribute of `Point`: episodes, seconds or kl.
+      axis: an attribute of `Point`: episodes, seconds, cpu_seconds or kl.
     """
     if axis == "kl":
         return _line_over_kl(curves)
@@ -273,7 +318,8 @@ def table(comparison: RunComparison, display: Display) -> str:
         lines += ["", "| other differences | |", "|---|---|"]
         for pair, difference in others.items():
             lines.append(f"| {pair.replace('_vs_', ' - ')} | {_marked(difference)} |")
-    for line in (seeds_left_out(comparison), efficiency_line(comparison)):
+    below = (seeds_left_out(comparison), efficiency_line(comparison), processor_line(comparison))
+    for line in below:
         if line:
             lines += ["", line]
     return "\n".join(lines) + "\n"

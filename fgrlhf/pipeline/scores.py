@@ -14,6 +14,7 @@ from fgrlhf.metrics.config import MetricConfig, is_higher_better
 from fgrlhf.metrics.paired import by_prompt
 from fgrlhf.metrics.rows import ROWS, read_rows
 from fgrlhf.report.records import episodes_per_step
+from fgrlhf.runs.runlog import CPU
 from fgrlhf.stats import Clusters
 
 # ---- scores of policies --------------------------------------------------------------------------
@@ -106,6 +107,7 @@ class Point:
     seconds: float  # time of rollouts and updates so far
     score: float
     kl: float | None
+    cpu_seconds: float | None = None  # of processors in that time; None: the log does not say
 
 
 def read_log(run: Path) -> list[dict]:
@@ -132,16 +134,20 @@ def learning_curve(lines: Sequence[Mapping], metric: str) -> list[Point]:
     if per_step is None:
         return []
     points = []
-    seconds = 0.0
-    seconds_of_step = 0.0
+    seconds = cpu_seconds = 0.0
+    seconds_of_step = cpu_of_step = 0.0
     step = 0
+    has_cpu = any(CPU in line for line in lines)
     for line in lines:
         seconds += (line["step"] - step) * seconds_of_step
+        cpu_seconds += (line["step"] - step) * cpu_of_step
         step = line["step"]
         score = line.get(f"eval/{metric}")
         if score is not None:
-            points.append(Point(step * per_step, seconds, score, line.get("eval/kl")))
-        times = [value for name, value in line.items() if name.startswith("time/")]
+            cpu = cpu_seconds if has_cpu else None
+            points.append(Point(step * per_step, seconds, score, line.get("eval/kl"), cpu))
+        times = {name: value for name, value in line.items() if name.startswith("time/")}
+        cpu_of_step = times.pop(CPU, cpu_of_step)
         if times:
-            seconds_of_step = sum(times)
+            seconds_of_step = sum(times.values())
     return points

@@ -49,6 +49,7 @@ from fgrlhf.configs.strict import Place, places_without_effect
 from fgrlhf.models.lora import names_under_adapters
 from fgrlhf.models.sharding import like, load_whole, whole
 from fgrlhf.runs.distributed import stop_together
+from fgrlhf.runs.optimizer import Average
 from fgrlhf.runs.runlog import BEST_FILE
 from fgrlhf.runs.stage import input_change, recover
 
@@ -58,6 +59,7 @@ FILES = ("model.safetensors", "optimizer.safetensors")
 SHARED_STATE = ("qmap1", "qmap2")  # of 8-bit AdamW: the values of its 256 codes
 PENDING = "pending.safetensors"
 AVERAGE = "average.safetensors"
+REFERENCE = "reference.safetensors"
 # settings that may change when a run is resumed, besides those in `StrictModel.may_change`
 MAY_CHANGE_ON_RESUME = ("logging.", "train.save_every_steps:", "parallel")
 # settings that may also change if the number of processes does and the global batch does not
@@ -145,14 +147,16 @@ def save(trainer) -> None:
     model_tensors = whole(weights(trainer.module), keep=is_main)
     tensors, groups = optimizer_tensors(trainer.optimizer)
     tensors = whole(tensors, keep=is_main)
-    average = {} if trainer.average is None else whole(trainer.average.tensors, keep=is_main)
+    averages = {}
+    for name, average in _averages(trainer).items():
+        averages[name] = whole(average.tensors, keep=is_main)
     pending = trainer.pending_tensors()
     if is_main:
         root = trainer.folder / "checkpoints"
         with new_folder(root / f"step-{trainer.step}") as folder:
             save_file(model_tensors, str(folder / "model.safetensors"))
             save_file(tensors, str(folder / "optimizer.safetensors"))
-            for name, extra in ((AVERAGE, average), (PENDING, pending)):
+            for name, extra in {**averages, PENDING: pending}.items():
                 if extra:
                     save_file(extra, str(folder / name))
             state = {
@@ -215,8 +219,14 @@ def _load_model(trainer, folder: Path, state: dict) -> None:
         load_file(str(folder / "optimizer.safetensors")),
         state["optimizer_groups"],
     )
-    if trainer.average is not None:
-        trainer.average.load(load_file(str(folder / AVERAGE)))
+    for name, average in _averages(trainer).items():
+        average.load(load_file(str(folder / name)))
+
+
+def _averages(trainer) -> dict[str, Average]:
+    """The averages of a run, by their files in a checkpoint."""
+    averages = {AVERAGE: trainer.average, REFERENCE: trainer.reference_average}
+    return {name: average for name, average in averages.items() if average is not None}
 
 
 def steps_to_keep(steps: Sequence[int], best: int | None) -> set[int]:

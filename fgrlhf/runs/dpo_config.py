@@ -12,13 +12,13 @@ from fgrlhf.configs.sections import (
     PolicyConfig,
     PolicyEvaluationConfig,
     PolicyTrainConfig,
+    ReferenceConfig,
     RunConfig,
     TrainFile,
     files_of,
 )
 from fgrlhf.configs.strict import (
     BatchSize,
-    Count,
     FilePath,
     Positive,
     Rate,
@@ -72,24 +72,6 @@ def _as_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
-class ReferenceSettings(StrictModel):
-    """The section `dpo.reference`."""
-
-    sync_every: Count | None = Field(
-        default=None, description="steps after which the reference follows the policy; null: never"
-    )
-    mixup: float = Field(
-        default=0.6, gt=0, le=1, description="share of the policy's weights in the new reference"
-    )
-
-    @model_validator(mode="after")
-    def _mixup_needs_a_sync(self):
-        if self.sync_every is None:
-            reason = "since reference.sync_every is null: set it, or leave mixup out"
-            refuse(unread_keys(self, ["mixup"], reason))
-        return self
-
-
 class DPOSettings(StrictModel):
     """The section `dpo`."""
 
@@ -117,7 +99,7 @@ class DPOSettings(StrictModel):
     unmarked_weight: float = Field(
         default=1.0, ge=0, le=1, description="of the others in answers with marks; 0: masked DPO"
     )
-    reference: ReferenceSettings = ReferenceSettings()
+    reference: ReferenceConfig = ReferenceConfig()
 
     @property
     def losses(self) -> dict[str, float]:
@@ -214,13 +196,11 @@ class DPOConfig(RunConfig):
 
     def mistakes(self) -> list[str]:
         metric = self.evaluation.metric
-        mistakes = [*super().mistakes(), *best_metric_mistakes(metric, self.evaluation_metrics)]
-        if self.dpo.reference.sync_every is not None and self.model.lora is not None:
-            mistakes.append(
-                "dpo.reference.sync_every: with model.lora the reference is the policy without its"
-                " adapters, which cannot move: leave one of them out"
-            )
-        return mistakes
+        return [*super().mistakes(), *best_metric_mistakes(metric, self.evaluation_metrics)]
+
+    @property
+    def reference(self) -> tuple[str, ReferenceConfig]:
+        return "dpo.reference", self.dpo.reference
 
     @property
     def logprob_temperature(self) -> float:

@@ -12,7 +12,7 @@ from fgrlhf.models.sharding import like
 
 
 class Average:
-    """The exponential moving average of parameters over updates.
+    """The exponential moving average of parameters, over updates or other times.
 
         a_0 = p_0        a_t = decay * a_(t-1) + (1 - decay) * p_t
 
@@ -21,16 +21,28 @@ class Average:
     Args:
       parameters: by name; their values now are p_0.
       decay: weight of the earlier average, between 0 and 1.
+      follower: a copy of the model, whose parameters of the same names become the average; None:
+        the average has tensors of its own.
     """
 
-    def __init__(self, parameters: Mapping[str, nn.Parameter], decay: float):
+    def __init__(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        decay: float,
+        follower: nn.Module | None = None,
+    ):
         self.parameters = parameters
         self.decay = decay
-        self.tensors = {name: p.detach().clone() for name, p in parameters.items()}
+        self.tensors: dict[str, Tensor] = {}
+        for name, parameter in parameters.items():
+            if follower is None:
+                self.tensors[name] = parameter.detach().clone()
+            else:
+                self.tensors[name] = follower.get_parameter(name).detach()
 
     @torch.no_grad()
     def update(self) -> None:
-        """Take in the parameters after an update."""
+        """Take in the parameters as they are now."""
         for name, parameter in self.parameters.items():
             self.tensors[name].mul_(self.decay).add_(parameter.detach(), alpha=1 - self.decay)
 

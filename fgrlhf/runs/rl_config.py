@@ -26,10 +26,12 @@ from fgrlhf.algorithms.registry import (
 from fgrlhf.base.errors import shorten
 from fgrlhf.configs.sections import (
     ABOUT_MIXTURES,
+    PARTS_OF_THE_POLICY,
     GenerationConfig,
     PolicyConfig,
     PolicyEvaluationConfig,
     PolicyTrainConfig,
+    ReferenceConfig,
     RunConfig,
     Sampling,
     TrainFile,
@@ -365,6 +367,10 @@ class RLConfig(RunConfig):
             *self._guard_mistakes(),
         ]
 
+    @property
+    def reference(self) -> tuple[str, ReferenceConfig]:
+        return "algorithm.kl.reference", self.algorithm.kl.reference
+
     def _guard_mistakes(self) -> list[str]:
         """Monitors and settings with which a guard could not work."""
         guard = self.train.guard
@@ -424,18 +430,19 @@ class RLConfig(RunConfig):
                 " num_beams=1 and do_sample=true, or set env.train_num_samples_per_input=1"
             )
         generation = self.model.train_generation_kwargs
-        recorded = {"env.logprob_truncated": self.env.logprob_truncated}
-        for key in ("min_new_tokens", "no_repeat_ngram_size"):
-            recorded[f"model.train_generation_kwargs.{key}"] = getattr(generation, key)
-        for key, value in recorded.items():
-            if not value:
+        settings: list[tuple[str, Any, Any]] = []  # key, value, default
+        settings.append(("env.logprob_truncated", self.env.logprob_truncated, False))
+        for key in PARTS_OF_THE_POLICY:
+            values = (getattr(generation, key), getattr(GenerationConfig(), key))
+            settings.append((f"model.train_generation_kwargs.{key}", *values))
+        for key, value, default in settings:
+            if value == default:
                 continue
-            fact = f"{key} is {str(value).lower()}, but"
-            way_out = f"set {key}={'false' if value is True else 0}"
+            fact, way_out = f"{key} is {str(value).lower()}, but", f"set {key}={default}".lower()
             if isinstance(self.sampler, VllmSamplerConfig):
                 mistakes.append(
-                    f"{fact} the server of `sampler` does not tell which tokens could be drawn:"
-                    f" {way_out}"
+                    f"{fact} the server of `sampler` does not tell what is left of its"
+                    f" distribution: {way_out}"
                 )
             if "training_policy" in own_hooks(algorithm_class(self.algorithm)):
                 mistakes.append(
@@ -488,6 +495,11 @@ class RLConfig(RunConfig):
             mistakes.append(f"sampler.kind is {self.sampler.kind}, {way_out}: set it to local")
         if self.has_monte_carlo_values:
             mistakes.append(f"algorithm.critic is monte_carlo, {way_out}: set it to scalar")
+        for key in ("train_generation_kwargs", "eval_generation_kwargs"):
+            penalty = getattr(self.model, key).repetition_penalty
+            if penalty != 1:
+                name = f"model.{key}.repetition_penalty"
+                mistakes.append(f"{name} is {penalty:g}, {way_out}: leave it out")
         return mistakes
 
     def _aspect_mistakes(self) -> list[str]:

@@ -54,6 +54,7 @@ PACKAGES = (
     "en_core_web_sm",
     "numpy",
 )
+CPU = "time/cpu"  # processor seconds of a step, in metrics.jsonl
 BEST_FILE = "best.json"  # in best/: the step, metric and value of the policy there
 
 

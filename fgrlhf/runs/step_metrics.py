@@ -3,28 +3,30 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fgrlhf.runs.runlog import CPU
 from fgrlhf.text_types import Turn, segment_rows
 from fgrlhf.types import Advantages, Rollout, TokenReward
 from fgrlhf.utils import ROUNDING, masked_mean, masked_var
 
 
 class PhaseClock:
-    """Times named blocks of one step.
+    """Times named blocks of one step, and the processor time of the whole step.
 
     clock = PhaseClock()
     with clock.time("rollout"):
         ...
-    clock.seconds(["rollout"])  # {"time/rollout": 1.6}
+    clock.seconds(["rollout"])  # {"time/rollout": 1.6, "time/cpu": 2.9}
     """
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
+        self._started = process_time()
 
     @contextmanager
     def time(self, phase: str) -> Iterator[None]:
@@ -34,8 +36,13 @@ class PhaseClock:
         self._seconds[phase] = perf_counter() - started
 
     def seconds(self, phases: Iterable[str]) -> dict[str, float]:
-        """The metrics `time/<phase>` of these phases."""
-        return {f"time/{phase}": self._seconds[phase] for phase in phases}
+        """The metrics `time/<phase>` of these phases, and `time/cpu`.
+
+        The latter are the seconds that this process has computed since the clock was made, summed
+        over its threads, so they do not grow when other programs use the processors.
+        """
+        seconds = {f"time/{phase}": self._seconds[phase] for phase in phases}
+        return {**seconds, CPU: process_time() - self._started}
 
 
 def explained_variance(values_BT: Tensor, returns_BT: Tensor, mask_BT: Tensor) -> float:

@@ -4,12 +4,13 @@
         [seeds=0,1,2] [steps=40]
 
 `<name>` trains with the fine-grained rewards, `<name>-holistic` with the preference model's single
-score. `dpo` (preferences), `fine-grained-dpo` (corrected over predicted answers), `span-kto` (the
-marks of prediction 1), `span-kto-dpo` (preferences and these marks) and `corrected-sft` train on
-the feedback file for the number of steps in their YAML. Policies, questions and reward models are
-those of `make demo`; mini_compare_config.yml has the settings of single algorithms. Writes
-compare/summary.json and compare/index.html; run it again to continue or to add runs. `fgrlhf
-compare` does the same for any task and any configs.
+score. `dpo` (preferences), `dpo-ipo` and so on (preferences with that loss), `fine-grained-dpo`
+(corrected over predicted answers), `span-kto` (the marks of prediction 1), `span-kto-dpo`
+(preferences and these marks) and `corrected-sft` train on the feedback file for the number of steps
+in their YAML. Policies, questions and reward models are those of `make demo`;
+mini_compare_config.yml has the settings of single algorithms. Writes compare/summary.json and
+compare/index.html; run it again to continue or to add runs. `fgrlhf compare` does the same for any
+task and any configs.
 """
 
 from collections.abc import Sequence
@@ -26,6 +27,7 @@ from fgrlhf.pipeline.comparison_page import table
 from fgrlhf.pipeline.experiments import Run
 from fgrlhf.pipeline.stages import Stage
 from fgrlhf.pipeline.study import Plan, Study
+from fgrlhf.runs.dpo_config import OF_PAIRS
 from tasks.experiments import qa
 from tasks.experiments.stages import keys, module_stage
 from tasks.qa_feedback.display import DISPLAY
@@ -40,9 +42,12 @@ DPO = {
     "span-kto": "mini_marks_dpo_config.yml",
     "span-kto-dpo": "mini_span_kto_dpo_config.yml",
 }
+# `dpo-<loss>` is dpo with another loss; the settings are those of dpo, and not tuned for it
+LOSS_OF = {f"dpo-{loss}": loss for loss in (*OF_PAIRS, "kto") if loss not in ("sigmoid", "robust")}
 CORRECTED_SFT = "corrected-sft"
 CORRECTED = "corrected.json"  # training file of CORRECTED_SFT, in the output folder
-NAMES = (*ALGORITHMS, *(name + HOLISTIC_SUFFIX for name in ALGORITHMS), *DPO, CORRECTED_SFT)
+OFFLINE = (*DPO, *LOSS_OF, CORRECTED_SFT)
+NAMES = (*ALGORITHMS, *(name + HOLISTIC_SUFFIX for name in ALGORITHMS), *OFFLINE)
 DEFAULT = (*ALGORITHMS, "ppo-holistic", "rloo-holistic", *DPO, CORRECTED_SFT)
 
 
@@ -90,6 +95,9 @@ def _untuned(name: str, steps: int, out: Path) -> Run:
         return Run(name, "sft", config, (data,), algorithm=name, needs=("corrected_examples",))
     if name in DPO:
         return Run(name, "dpo", f"{qa.FOLDER}/training/{DPO[name]}", algorithm=name)
+    if name in LOSS_OF:
+        config = f"{qa.FOLDER}/training/{DPO['dpo']}"
+        return Run(name, "dpo", config, (f"dpo.loss={LOSS_OF[name]}",), algorithm=name)
     is_holistic = name.endswith(HOLISTIC_SUFFIX)
     algorithm = name.removesuffix(HOLISTIC_SUFFIX)
     overrides = (
@@ -117,7 +125,7 @@ def needed_files(names: Sequence[str]) -> list[str]:
     """The files of the demo that these runs read."""
     files = ["sft/model.safetensors"]
     for name in names:
-        if name in DPO or name == CORRECTED_SFT:
+        if name in OFFLINE:
             files.append("data/train_feedback.json")
         elif name.endswith(HOLISTIC_SUFFIX):
             files.append("baseline_rm/model.safetensors")
