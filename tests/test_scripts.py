@@ -89,7 +89,7 @@ def test_a_similar_experiment_is_named(tmp_path):
         "error: `finegrained` is not an experiment; did you mean `fine_grained`? known: plan, sft,"
     )
     assert ended.stderr.startswith(start)
-    assert "is not an experiment; known: plan" in run_script(script, tmp_path).stderr
+    assert "error: name an experiment; known: plan" in run_script(script, tmp_path).stderr
 
 
 def test_a_row_of_the_paper_is_trained_and_evaluated_on_both_splits():
@@ -125,6 +125,16 @@ def test_the_plan_has_every_row_and_the_measured_seconds(variant, seconds):
     assert words[-1] == "source=mine" and sum(word.startswith("rl:") for word in words) == 8
     mini = experiments.plan(StageScript("qa_feedback", "mini", "", "d", "o", {}), [])
     assert not any(word.startswith("seconds") for word in mini)
+
+
+def test_a_plan_names_what_makes_the_data_that_it_lacks(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    stage = StageScript("qa_feedback", "mini", "", str(tmp_path), "o", {})
+    made_by = re.findall(r"SCALE=mini bash (\S+\.sh)", experiments.missing_data(stage))
+    assert [Path(path).name for path in made_by] == ["make_mini.sh", "create_rm_train_files.sh"]
+    assert all(Path(path).is_file() for path in made_by)
+    write_text(tmp_path / "train_feedback.json", "[]")
+    assert experiments.missing_data(stage) == ""
 
 
 def test_the_task_is_that_of_the_script(bash, tmp_path):

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from fgrlhf.base.errors import UserError, suggestion
 from fgrlhf.base.program import run_main
@@ -94,14 +95,28 @@ def plan(stage: StageScript, arguments: Sequence[str]) -> list[str]:
     return ["python", "-m", "fgrlhf.cli.main", "plan", f"tasks.{stage.task}", *rows, *arguments]
 
 
+def missing_data(stage: StageScript) -> str:
+    """What makes the data that the steps of a plan depend on; "" if they are there."""
+    if Path(stage.data, "train_feedback.json").exists():
+        return ""
+    task = f"SCALE={stage.scale} bash tasks/{stage.task}"
+    return (
+        f"the data, from which the other steps follow: {task}/{stage.data_script()}, then"
+        f" {task}/reward_modeling/create_rm_train_files.sh"
+    )
+
+
 def main() -> None:
     name, *arguments = sys.argv[1:] or [""]
     stage = StageScript.of(os.environ)
     if name not in ("plan", *ROWS):
-        raise UserError(f"`{name}` is not an experiment; {suggestion(name, ['plan', *ROWS])}")
+        problem = f"`{name}` is not an experiment" if name else "name an experiment"
+        raise UserError(f"{problem}; {suggestion(name, ['plan', *ROWS])}")
     found = [plan(stage, arguments)] if name == "plan" else commands(name, stage, arguments)
     for command in found:
         run(command)
+    if name == "plan" and missing_data(stage):
+        print(missing_data(stage), flush=True)
 
 
 if __name__ == "__main__":
