@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 SPLITS = ("train", "dev", "test")
 
 
-def read_rows(source: str | Path) -> list[Prompt]:
+def read_rows(source: str | Path) -> Sequence[Prompt]:
     """The prompts of a file or data set in the library's row format (fgrlhf/data/formats.py)."""
     from fgrlhf.data.formats import read_prompts  # tasks that generate prompts do not need it
 
@@ -79,7 +79,7 @@ class Task:
     """
 
     name: str
-    read: Callable[[str | Path], list[Prompt]] = read_rows
+    read: Callable[[str | Path], Sequence[Prompt]] = read_rows
     generate: Callable[[str, int], list[Prompt]] | None = None
     rewards: "Mapping[str, type[RewardKind]]" = field(default_factory=dict)
     reward_kinds: Mapping[str, str] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class Task:
 
     def prompts(
         self, file: str | Path | None, split: str, seed: int = 0, key: str | None = None
-    ) -> list[Prompt]:
+    ) -> Sequence[Prompt]:
         """Read the prompts of a file, or generate prompts if no file is given.
 
         Args:
@@ -109,7 +109,7 @@ class Task:
             malformed, or two prompts have the same id.
         """
         if file is not None:
-            prompts = list(self.read(file))
+            prompts = self.read(file)
             twice = _repeated_id(prompts)
             if twice is not None:
                 raise UserError(
@@ -138,7 +138,7 @@ class Task:
             raise UserError(f"the task `{self.name}` generated no prompts for the split {split}")
         return prompts
 
-    def train_prompts(self, train_file: "TrainFile | None", seed: int = 0) -> list[Prompt]:
+    def train_prompts(self, train_file: "TrainFile | None", seed: int = 0) -> Sequence[Prompt]:
         """As `prompts` of the split train, also of several files in shares."""
         if not isinstance(train_file, list):
             return self.prompts(train_file, "train", seed)
@@ -152,10 +152,19 @@ NO_TASK = Task(name="")
 
 
 def _repeated_id(prompts: Sequence[Prompt]) -> str | None:
-    """The first id that an earlier prompt has too; None if there is none."""
+    """The first id that an earlier prompt has too; None if there is none.
+
+    Ids are compared if their hashes are equal: a set of many texts would take much memory.
+    """
+    import numpy as np  # who reads a task need not load it
+
+    hashes = np.fromiter((hash(prompt.id) for prompt in prompts), np.int64, len(prompts))
+    values, counts = np.unique(hashes, return_counts=True)
+    suspects = set(values[counts > 1].tolist())
     seen = set()
-    for prompt in prompts:
-        if prompt.id in seen:
-            return prompt.id
-        seen.add(prompt.id)
+    for prompt in prompts if suspects else ():
+        if hash(prompt.id) in suspects:
+            if prompt.id in seen:
+                return prompt.id
+            seen.add(prompt.id)
     return None

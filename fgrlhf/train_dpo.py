@@ -44,7 +44,7 @@ def load_comparisons(
     config: DPOConfig,
     sources: Mapping[str, ComparisonSource],
     read_prompts: Callable[[str | None, str], Sequence[Prompt]],
-) -> list[Comparison]:
+) -> Sequence[Comparison]:
     """Load the comparisons to train on, from the library's format or from a task's source.
 
     Args:

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.data.formats import Demonstration
+from fgrlhf.data.stream import parts_of
 from fgrlhf.models.dialogs import dialog_text
 from fgrlhf.models.loading import max_positions
 from fgrlhf.models.shared_rows import position_arguments
@@ -108,8 +109,12 @@ def check_lengths(policy: Policy, rows: Sequence[Row]) -> None:
             "input_ids": ("prompt", max_positions(config, "encoder")),
             "decoder_input_ids": ("response", max_positions(config, "decoder")),
         }
+    lengths = dict.fromkeys(parts, 0)
+    for row in rows:
+        for column in parts:
+            lengths[column] = max(lengths[column], len(row[column]))
     for column, (name, limit) in parts.items():
-        longest = max((len(row[column]) for row in rows), default=0)
+        longest = lengths[column]
         if limit is not None and longest > limit:
             raise UserError(
                 f"an example has {longest} tokens of {name}, but {type(policy.model).__name__} has"
@@ -122,15 +127,17 @@ def count_unseen(
     policy: Policy, examples: Sequence[Demonstration], max_generated_len: int
 ) -> Unseen:
     """Count the prompts and responses that `encode` cuts, and the unknown tokens of responses."""
-    answers = _response_ids(policy, examples)
-    cut = sum(len(ids) > max_generated_len for ids in answers)
-    prompts = count_cut(policy, [example.prompt for example in examples])
+    cut = prompts = unknown = tokens = 0
     unknown_id = policy.tokenizer.unk_token_id
-    unknown = 0
     # tokenizers of bytes know every text, and name their end token here
-    if unknown_id not in (None, policy.end_id, policy.tokenizer.eos_token_id):
-        unknown = sum(token == unknown_id for ids in answers for token in ids)
-    tokens = sum(map(len, answers))
+    has_unknown = unknown_id not in (None, policy.end_id, policy.tokenizer.eos_token_id)
+    for part in parts_of(examples):
+        answers = _response_ids(policy, part)
+        cut += sum(len(ids) > max_generated_len for ids in answers)
+        prompts += count_cut(policy, [example.prompt for example in part])
+        tokens += sum(map(len, answers))
+        if has_unknown:
+            unknown += sum(ids.count(unknown_id) for ids in answers)
     return Unseen(len(examples), prompts, cut, unknown / tokens if tokens else 0.0)
 
 

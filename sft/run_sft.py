@@ -14,6 +14,7 @@ checkpoint; a finished one is reused.
 
 import sys
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import cast
 
@@ -27,6 +28,7 @@ from fgrlhf.base.program import run_main
 from fgrlhf.cli.training_program import run_program
 from fgrlhf.data.formats import DEMONSTRATIONS, Demonstration
 from fgrlhf.data.mixture import of_each, read_files
+from fgrlhf.data.stream import mapped
 from fgrlhf.evaluation import Metric, check_metrics_fit, metric_columns, reference_notes
 from fgrlhf.evaluators import RougeLsum
 from fgrlhf.kernels.choice import use_kernels
@@ -116,12 +118,15 @@ class SFTTrainer(SupervisedTrainer):
 
     def epoch_batches(self, epoch: int) -> list[list[int]]:
         train = self.config.train
-        lengths = None
-        if train.group_by_length:
-            lengths = [(len(row["labels"]), len(row["input_ids"])) for row in self.rows]
+        lengths = self.lengths if train.group_by_length else None
         return shuffled_batches(
             len(self.rows), train.batch_size, train.seed, epoch, lengths, self.mixture
         )
+
+    @cached_property
+    def lengths(self) -> list[tuple[int, int]]:
+        """Of each row, the tokens of the answer and of the input."""
+        return [(len(row["labels"]), len(row["input_ids"])) for row in self.rows]
 
     def collate(self, rows: Sequence[Row]) -> dict[str, Tensor]:
         return self.collator(rows)
@@ -341,16 +346,21 @@ def _encoded(
     policy: Policy,
     examples: Sequence[Demonstration],
     dev: Sequence[Demonstration],
-) -> tuple[list[Row], list[Row]]:
+) -> tuple[Sequence[Row], Sequence[Row]]:
     """The training rows and the dev rows as token ids.
 
     Raises:
       UserError: a row is too long for the model.
     """
     longest = config.model.max_generated_len
-    train_rows = of_each(examples, lambda part: encode(policy, part, longest))
+
+    def encoded(part: Sequence[Demonstration]) -> Sequence[Row]:
+        return mapped(part, lambda some: encode(policy, some, longest))
+
+    train_rows = of_each(examples, encoded)
     dev_rows = encode(policy, dev, longest) if dev else []
-    check_lengths(policy, [*train_rows, *dev_rows])
+    for rows in (train_rows, dev_rows):
+        check_lengths(policy, rows)
     return train_rows, dev_rows
 
 
@@ -389,15 +399,14 @@ def _start_messages(
     ]
 
 
-def _read_examples(config: SFTConfig) -> tuple[list[Demonstration], list[Demonstration]]:
+def _read_examples(config: SFTConfig) -> tuple[Sequence[Demonstration], list[Demonstration]]:
     """The training examples and the dev examples."""
     data = config.data
 
-    def read(file: str) -> list[Demonstration]:
-        examples = DEMONSTRATIONS.read(file, data.columns)
+    def read(file: str) -> Sequence[Demonstration]:
         if data.turns == "all":
-            examples = [turn for example in examples for turn in every_turn(example)]
-        return examples
+            return DEMONSTRATIONS.stream(file, data.columns, every_turn)
+        return DEMONSTRATIONS.stream(file, data.columns)
 
     examples = read_files(data.train_file, read)
     dev = []

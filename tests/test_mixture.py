@@ -115,7 +115,8 @@ def test_a_file_is_shuffled_again_in_every_pass_and_files_of_one_size_differ():
 
 def test_prompts_of_rl_go_on_after_a_pass():
     mixed = mixture([0.5, 0.5], [6, 2])
-    prompts = MixedRows([Prompt(str(i), "cat") for i in range(8)], mixed)
+    prompts = [Prompt(str(i), "cat") for i in range(8)]
+    prompts = MixedRows([prompts[:6], prompts[6:]], mixed.files, mixed.shares)
     order = PassOrder(prompts, seed=2, per_step=3)
     read = [[int(prompt.id) for prompt in order.of_step(step)] for step in range(8)]
     flat = [i for step in read for i in step]
@@ -158,12 +159,14 @@ def test_a_list_of_one_file_is_that_file(tmp_path):
 
 
 def test_rows_that_are_left_out_leave_their_file():
-    mixed = mixture([1, 3], [3, 2])
-    encoded = of_each(MixedRows([0, 1, 2, 3, 4], mixed), lambda part: [i for i in part if i != 1])
-    assert encoded == [0, 2, 3, 4] and encoded.mixture == mixture([1, 3], [2, 2])
+    rows = MixedRows([[0, 1, 2], [3, 4]], ["0.jsonl", "1.jsonl"], [1, 3])
+    encoded = of_each(rows, lambda part: [i for i in part if i != 1])
+    assert list(encoded) == [0, 2, 3, 4]
+    assert isinstance(encoded, MixedRows) and encoded.mixture == mixture([1, 3], [2, 2])
+    assert [rows[i] for i in (0, 2, 3, -1)] == [0, 2, 3, 4] and rows[1:4] == [1, 2, 3]
     assert of_each([0, 1], lambda part: part[1:]) == [1]
     with pytest.raises(UserError, match=r"1\.jsonl has no row to train on.*leave the file out"):
-        of_each(MixedRows([0, 1, 2, 3, 4], mixed), lambda part: [i for i in part if i < 3])
+        of_each(rows, lambda part: [i for i in part if i < 3])
 
 
 def test_segments_of_one_segmenter(tmp_path):

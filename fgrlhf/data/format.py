@@ -1,7 +1,7 @@
 """A row format, and the parts that several row formats have in common."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -29,9 +29,10 @@ from fgrlhf.base.records import (
 )
 from fgrlhf.data.accepted import accepted
 from fgrlhf.data.locate import CODE_POINTS, Reading
-from fgrlhf.data.read import read_rows
+from fgrlhf.data.read import Line, lines_of, read_rows
 from fgrlhf.data.rows import Columns, Row, check_columns, key_list, look_up
 from fgrlhf.data.shapes import PromptText, conversation_prompt, messages_of, split_answer
+from fgrlhf.data.stream import FileRows, stays_in_file
 from fgrlhf.metrics.clusters import CLUSTER
 from fgrlhf.models.dialogs import messages_in
 from fgrlhf.text_types import ASSISTANT, SYSTEM, Message, Prompt
@@ -89,16 +90,7 @@ class Format(Generic[Item]):
         columns = columns or {}
         check_columns(columns, (*self.names, CLUSTER), str(source))
         missing: set[str] = set()
-
-        def items_of(number: int | str, values: Mapping[str, Any]) -> list[Item]:
-            try:
-                rows = self.split(Row(values, columns, counts, reading, separator))
-                items = [self._item(row, int(number), counts) for row in rows]
-            except RowError as error:
-                missing.update(error.missing)
-                raise
-            return [item for item in items if item is not None]
-
+        items_of = self._reader(columns, missing, counts, reading, separator)
         rows = enumerate(read_rows(source)[:limit])
         lists, problems = read_each(rows, items_of, source)
         refuse_rows(problems, f"read as {self.name}", self._way_out(source, missing))
@@ -110,6 +102,67 @@ class Format(Generic[Item]):
                 " a file with others too"
             )
         return items
+
+    def stream(
+        self,
+        source: str | Path,
+        columns: Columns | None = None,
+        each: Callable[[Item], Sequence[Item]] = lambda item: (item,),
+    ) -> Sequence[Item]:
+        """As `read`, but the rows of a large .jsonl file stay there (fgrlhf/data/stream.py).
+
+        Args:
+          each: an item -> those that take its place.
+        """
+        if not stays_in_file(source):
+            return [new for item in self.read(source, columns) for new in each(item)]
+        columns = columns or {}
+        check_columns(columns, (*self.names, CLUSTER), str(source))
+        missing: set[str] = set()
+        read_row = self._reader(columns, missing)
+
+        def items_of(number: int | str, values: Mapping[str, Any]) -> list[Item]:
+            return [new for item in read_row(number, values) for new in each(item)]
+
+        found = FileRows(source, items_of)
+        line = Line(0, 0, None)
+
+        def rows() -> Iterator[tuple[int, Any]]:
+            nonlocal line
+            for number, line in enumerate(lines_of(source)):  # noqa: B007
+                yield number, line.row
+
+        def note(number: int | str, values: Mapping[str, Any]) -> None:
+            found.add(int(number), line, len(items_of(number, values)))
+
+        _, problems = read_each(rows(), note, source)
+        refuse_rows(problems, f"read as {self.name}", self._way_out(source, missing))
+        return found
+
+    def _reader(
+        self,
+        columns: Columns,
+        missing: set[str],
+        counts: Counter[str] | None = None,
+        reading: Reading = CODE_POINTS,
+        separator: str | None = None,
+    ) -> Callable[[int | str, Mapping[str, Any]], list[Item]]:
+        """(number of a row, its values) -> the items in it.
+
+        Args:
+          missing: receives the names that a row lacks.
+        """
+
+        def items_of(number: int | str, values: Mapping[str, Any]) -> list[Item]:
+            try:
+                rows = self.split(Row(values, columns, counts, reading, separator))
+                items = [self._item(row, int(number), counts) for row in rows]
+            except RowError as error:
+                missing.update(error.missing)
+                raise
+            return [item for item in items if item is not None]
+
+        return items_of
 
     def _item(self, row: Row, number: int, counts: Counter[str] | None) -> Item | None:
         """The item in a row; None if it is left out, which is counted."""

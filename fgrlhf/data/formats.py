@@ -513,6 +513,9 @@ FORMATS: dict[str, Format[Any]] = {
 }
 
 
-def read_prompts(source: str | Path) -> list[Prompt]:
-    """The prompts of a file or data set, `{prompt, references?}` or `{text, answer}`."""
-    return PROMPTS.read(source)
+def read_prompts(source: str | Path) -> Sequence[Prompt]:
+    """The prompts of a file or data set, `{prompt, references?}` or `{text, answer}`.
+
+    Those of a large .jsonl file stay there (`Format.stream`).
+    """
+    return PROMPTS.stream(source)

@@ -16,7 +16,7 @@ Shares need not add up to 1: each is divided by their sum. They are kept to a te
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, partial
 from math import floor, lcm
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.seeds import derive_seed
 from fgrlhf.configs.sections import TrainFile, files_of
+from fgrlhf.data.stream import Lazy, mapped
 from fgrlhf.text_types import Prompt
 
 Item = TypeVar("Item")
@@ -132,12 +133,32 @@ class Mixture:
         return f"mixture, read: {', '.join(parts)}"
 
 
-class MixedRows(list[Item]):
-    """The rows of several files, one file after the other."""
+class MixedRows(Lazy[Item]):
+    """The rows of several files, one file after the other.
 
-    def __init__(self, rows: Sequence[Item], mixture: Mixture):
-        super().__init__(rows)
-        self.mixture = mixture
+    Raises:
+      UserError: a file has none.
+    """
+
+    def __init__(self, parts: Sequence[Sequence[Item]], files: Sequence[str], shares: Sequence):
+        for file, rows in zip(files, parts):
+            if not rows:
+                raise UserError(
+                    f"{shorten(file)} has no row to train on, so it cannot give its share of the"
+                    " mixture: leave the file out, or correct its rows"
+                )
+        self.parts = parts
+        self.mixture = Mixture(tuple(files), tuple(shares), tuple(map(len, parts)))
+
+    def __len__(self) -> int:
+        return sum(self.mixture.sizes)
+
+    def item(self, place: int) -> Item:
+        file = 0
+        while place >= len(self.parts[file]):
+            place -= len(self.parts[file])
+            file += 1
+        return self.parts[file][place]
 
 
 def mixture_of(rows: Sequence[Any]) -> Mixture | None:
@@ -145,7 +166,7 @@ def mixture_of(rows: Sequence[Any]) -> Mixture | None:
     return rows.mixture if isinstance(rows, MixedRows) else None
 
 
-def read_files(train_file: TrainFile, read: Callable[[str], Sequence[Item]]) -> list[Item]:
+def read_files(train_file: TrainFile, read: Callable[[str], Sequence[Item]]) -> Sequence[Item]:
     """The rows of `data.train_file`, as `read` returns those of a file.
 
     In a mixture, the prompts' ids begin with their file, since two files may have the same ids.
@@ -154,52 +175,40 @@ def read_files(train_file: TrainFile, read: Callable[[str], Sequence[Item]]) -> 
       UserError: a file cannot be read.
     """
     if isinstance(train_file, str):
-        return list(read(train_file))
+        return read(train_file)
     if len(train_file) == 1:
-        return list(read(train_file[0].file))
+        return read(train_file[0].file)
     files = files_of(train_file)
-    lists = []
+    parts = []
     for file, name in zip(files, short_names(files)):
-        lists.append([_of_file(row, name) for row in read(file)])
-    shares = tuple(each.share for each in train_file)
-    return _mixed(lists, Mixture(tuple(files), shares, tuple(map(len, lists))))
+        parts.append(mapped(read(file), partial(_of_file, name)))
+    return MixedRows(parts, files, [each.share for each in train_file])
 
 
 def of_each(
     rows: Sequence[Item], function: Callable[[Sequence[Item]], Sequence[Other]]
-) -> list[Other]:
+) -> Sequence[Other]:
     """`function(rows)`, whose result may have other rows; for a mixture, that of each file.
 
     Raises:
       UserError: nothing is left of a file.
     """
-    mixture = mixture_of(rows)
-    if mixture is None:
-        return list(function(rows))
-    lists = []
-    start = 0
-    for size in mixture.sizes:
-        lists.append(function(rows[start : start + size]))
-        start += size
-    return _mixed(lists, replace(mixture, sizes=tuple(map(len, lists))))
+    if not isinstance(rows, MixedRows):
+        return function(rows)
+    parts = [function(part) for part in rows.parts]
+    return MixedRows(parts, rows.mixture.files, rows.mixture.shares)
 
 
-def _mixed(lists: Sequence[Sequence[Item]], mixture: Mixture) -> MixedRows[Item]:
-    for file, rows in zip(mixture.files, lists):
-        if not rows:
-            raise UserError(
-                f"{shorten(file)} has no row to train on, so it cannot give its share of the"
-                " mixture: leave the file out, or correct its rows"
-            )
-    return MixedRows([row for rows in lists for row in rows], mixture)
+def _of_file(name: str, rows: Sequence[Any]) -> list[Any]:
+    """The rows, with ids of prompts that begin with a name."""
+    return [_named(name, row) for row in rows]
 
 
-def _of_file(row: Any, name: str) -> Any:
-    """A row whose prompt's id begins with a name."""
+def _named(name: str, row: Any) -> Any:
     if isinstance(row, Prompt):
         return replace(row, id=f"{name}:{row.id}")
     if isinstance(getattr(row, "prompt", None), Prompt):
-        return replace(row, prompt=_of_file(row.prompt, name))
+        return replace(row, prompt=_named(name, row.prompt))
     return row
 
 

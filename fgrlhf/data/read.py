@@ -22,7 +22,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.files import (
@@ -243,26 +243,74 @@ def _json_lines(path: Path, text: str) -> list[Any]:
         try:
             rows.append(parse_json(line, unique_keys=True))
         except ValueError as error:
-            reason = shorten(error)
-            if isinstance(error, json.JSONDecodeError):
-                reason = f"{error.msg} at character {error.colno}"
-            way_out = f"Every line must be one JSON object; this one is `{shorten(line[:200], 80)}`"
-            if _goes_on(text, number):
-                way_out = (
-                    "The object goes on in the next lines: write each object on a line of its own,"
-                    " as `jq -c . FILE` does"
-                )
-            if text.lstrip().startswith("["):
-                way_out = _NAMED_AS_LINES
-            raise UserError(f"{path}, line {number}: not valid JSON: {reason}. {way_out}") from None
+            rest = text.split("\n", number - 1)[-1]
+            is_list = text.lstrip().startswith("[")
+            raise _wrong_line(path, number, rest, is_list, error) from None
     if len(rows) == 1 and isinstance(rows[0], list):
         raise UserError(f"{path} has one line, which is a list. {_NAMED_AS_LINES}")
     return rows
 
 
-def _goes_on(text: str, number: int) -> bool:
-    """Whether a JSON object begins in the line of this number, from 1, and ends in a later one."""
-    rest = text.split("\n", number - 1)[-1].lstrip()
+def _wrong_line(path: Path, number: int, rest: str, is_list: bool, error: ValueError) -> UserError:
+    """The error about a line that is not JSON.
+
+    Args:
+      rest: this line and those after it.
+      is_list: whether the file begins like a JSON array.
+    """
+    reason = shorten(error)
+    if isinstance(error, json.JSONDecodeError):
+        reason = f"{error.msg} at character {error.colno}"
+    line = rest.partition("\n")[0]
+    way_out = f"Every line must be one JSON object; this one is `{shorten(line[:200], 80)}`"
+    if _goes_on(rest):
+        way_out = (
+            "The object goes on in the next lines: write each object on a line of its own, as"
+            " `jq -c . FILE` does"
+        )
+    if is_list:
+        way_out = _NAMED_AS_LINES
+    return UserError(f"{path}, line {number}: not valid JSON: {reason}. {way_out}")
+
+
+class Line(NamedTuple):
+    """A row of a .jsonl file, and where its line is: bytes from the beginning, and of the line."""
+
+    offset: int
+    length: int
+    row: Any
+
+
+def lines_of(path: str | Path) -> Iterator[Line]:
+    """The rows of a .jsonl file one by one, so that they need not fit into memory.
+
+    Raises:
+      UserError: a line is not JSON.
+    """
+    offset = 0
+    with open(path, "rb") as file:
+        for number, data in enumerate(file, 1):
+            try:
+                text = data.decode("utf-8")
+                text = text if offset else text.removeprefix(BYTE_ORDER_MARK)
+                row = parse_json(text, unique_keys=True) if text.strip() else None
+            except UnicodeDecodeError:
+                raise UserError(
+                    f"{path}, line {number}: not UTF-8 text; save it as UTF-8"
+                ) from None
+            except ValueError as error:
+                rest = (data + file.read(BLOCK)).decode("utf-8", "replace")
+                file.seek(0)
+                is_list = file.read(BLOCK).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
+                raise _wrong_line(Path(path), number, rest, is_list, error) from None
+            if text.strip():
+                yield Line(offset, len(data), row)
+            offset += len(data)
+
+
+def _goes_on(rest: str) -> bool:
+    """Whether a text begins with a JSON object of several lines."""
+    rest = rest.lstrip()
     try:
         _, end = json.JSONDecoder().raw_decode(rest)
     except (ValueError, RecursionError):

@@ -236,13 +236,13 @@ class Policy(nn.Module, ABC):
 
     def prompt_lengths(self, prompts: Sequence[Prompt | str]) -> list[int]:
         """Tokens of each prompt before truncation, with chat template and special tokens."""
-        texts = []
-        for prompt in map(_as_prompt, prompts):
-            texts.append(self.chat.write(prompt) if self.chat else prompt.text)
         lengths = []
         # a tokenizer's batch is held in memory as Python lists; data sets have many prompts
-        for start in range(0, len(texts), COUNTED_AT_ONCE):
-            lengths += self._lengths(texts[start : start + COUNTED_AT_ONCE])
+        for start in range(0, len(prompts), COUNTED_AT_ONCE):
+            texts = []
+            for prompt in map(_as_prompt, prompts[start : start + COUNTED_AT_ONCE]):
+                texts.append(self.chat.write(prompt) if self.chat else prompt.text)
+            lengths += self._lengths(texts)
         return lengths
 
     def _lengths(self, texts: Sequence[str]) -> list[int]:

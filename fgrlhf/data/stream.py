@@ -1,0 +1,133 @@
+"""Rows that stay in their file: for data sets that do not fit into memory.
+
+A large .jsonl file is read once, to check every row and to note where its items are. Later an item
+is read from the file whenever it is needed. In memory, an item takes 18 bytes.
+"""
+
+import os
+from abc import abstractmethod
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar, overload
+
+from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.base.files import BYTE_ORDER_MARK, parse_json
+from fgrlhf.data.read import Line
+
+Item = TypeVar("Item", covariant=True)
+Source = TypeVar("Source")
+
+LARGE = 256 * 2**20  # bytes of a file whose rows stay there
+KEPT = 1_024  # items that were computed last, such as those of a batch
+
+
+class Lazy(Sequence[Item]):
+    """A sequence whose items are computed when they are needed. A slice is a list."""
+
+    @abstractmethod
+    def item(self, place: int) -> Item:
+        """The item at a place from 0."""
+
+    @overload
+    def __getitem__(self, place: int) -> Item: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[Item]: ...
+
+    def __getitem__(self, place):
+        if isinstance(place, slice):
+            return [self.item(i) for i in range(*place.indices(len(self)))]
+        i = place + len(self) if place < 0 else place
+        if not 0 <= i < len(self):
+            raise IndexError(f"place {place} of {len(self)}")
+        return self.item(i)
+
+    def __iter__(self) -> Iterator[Item]:
+        return map(self.item, range(len(self)))
+
+
+class Mapped(Lazy[Item]):
+    """`function(rows)`, computed for the rows that are needed; it keeps their number and order."""
+
+    def __init__(self, rows: Sequence[Source], function: Callable[[Sequence[Source]], Sequence]):
+        self._rows = rows
+        self._function = function
+        self._item = lru_cache(KEPT)(lambda place: function([rows[place]])[0])
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def item(self, place: int) -> Item:
+        return self._item(place)
+
+    def __iter__(self) -> Iterator[Item]:
+        for part in parts_of(self._rows):
+            yield from self._function(part)
+
+
+def mapped(rows: Sequence[Source], function: Callable[[Sequence[Source]], Sequence]) -> Sequence:
+    """`function(rows)`, which keeps number and order; of rows in a file, when it is needed."""
+    return Mapped(rows, function) if isinstance(rows, Lazy) else function(rows)
+
+
+def parts_of(rows: Sequence[Source]) -> Iterator[list[Source]]:
+    """The rows in lists of at most `KEPT`."""
+    iterator = iter(rows)
+    while part := list(islice(iterator, KEPT)):
+        yield part
+
+
+class FileRows(Lazy[Item]):
+    """The items in the rows of a .jsonl file.
+
+    Args:
+      path: of the file.
+      items_of: (number of a row, the row) -> the items in it.
+    """
+
+    def __init__(self, path: str | Path, items_of: Callable[[int, Any], list[Item]]):
+        self._path = path
+        self._items_of = items_of
+        self._file = open(path, "rb")  # noqa: SIM115  as long as the rows live
+        self._state = self._state_of_file()
+        self._offsets = array("Q")  # of the row of each item
+        self._lengths = array("I")
+        self._numbers = array("I")  # of the row
+        self._places = array("H")  # of the item in the row
+
+    def add(self, number: int, line: Line, items: int) -> None:
+        """Note a row with so many items."""
+        for place in range(items):
+            self._offsets.append(line.offset)
+            self._lengths.append(line.length)
+            self._numbers.append(number)
+            self._places.append(place)
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def item(self, place: int) -> Item:
+        data = os.pread(self._file.fileno(), self._lengths[place], self._offsets[place])
+        if self._state_of_file() != self._state:
+            raise UserError(
+                f"{shorten(self._path)} has changed while it was read: start again, with a file"
+                " that nobody writes"
+            )
+        row = parse_json(data.decode("utf-8").removeprefix(BYTE_ORDER_MARK), unique_keys=True)
+        return self._items_of(self._numbers[place], row)[self._places[place]]
+
+    def _state_of_file(self) -> tuple[int, int]:
+        stat = os.fstat(self._file.fileno())
+        return stat.st_size, stat.st_mtime_ns
+
+
+def stays_in_file(source: str | Path) -> bool:
+    """Whether a source is a large .jsonl file, whose rows are read when they are needed."""
+    name = str(source)
+    try:
+        return name.endswith(".jsonl") and os.path.getsize(name) > LARGE
+    except (OSError, ValueError):  # the reader reports it
+        return False

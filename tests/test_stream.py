@@ -1,0 +1,162 @@
+import tracemalloc
+
+import pytest
+from test_run_sft import config as sft_config
+from test_run_sft import make_world, rows, weights
+
+from fgrlhf.base.errors import UserError
+from fgrlhf.base.files import read_jsonl, write_jsonl
+from fgrlhf.data import stream
+from fgrlhf.data.formats import DEMONSTRATIONS, PROMPTS
+from fgrlhf.data.stream import FileRows, Mapped, parts_of
+from fgrlhf.task import NO_TASK
+from sft.data import every_turn
+from sft.run_sft import train
+
+
+@pytest.fixture
+def large(monkeypatch):
+    """Every .jsonl file counts as a large one."""
+    monkeypatch.setattr(stream, "LARGE", -1)
+
+
+def both(file, row_format, *arguments, monkeypatch):
+    """The items of a file that is read as a whole, and those that stay there; errors as texts."""
+    results = []
+    for size in (2**30, -1):
+        monkeypatch.setattr(stream, "LARGE", size)
+        try:
+            results.append(row_format.stream(file, *arguments))
+        except UserError as error:
+            results.append(str(error))
+    return results
+
+
+def test_rows_that_stay_in_the_file_are_those_that_are_read(tmp_path, monkeypatch):
+    file = tmp_path / "rows.jsonl"
+    lines = [
+        "\ufeff" + '{"prompt": "Grüße 😀", "response": "one"}\r\n',
+        "\n",
+        '  {"q": "two", "prompt": "b", "response": "x\\ny", "id": "own"}\n',
+        " \r\n",
+        '{"prompt": "c", "response": "last", "meta": [1, {"a": null}]}',
+    ]
+    file.write_bytes("".join(lines).encode())
+    whole, streamed = both(file, DEMONSTRATIONS, monkeypatch=monkeypatch)
+    assert isinstance(whole, list) and isinstance(streamed, FileRows)
+    assert list(streamed) == whole and len(streamed) == len(whole) == 3
+    assert [streamed[i] for i in (2, 0, 1, -1)] == [whole[i] for i in (2, 0, 1, 2)]
+    assert streamed[1:] == whole[1:] and streamed[::-1] == whole[::-1]
+    assert [example.prompt.id for example in streamed] == ["0", "own", "2"]
+    with pytest.raises(IndexError):
+        streamed[3]
+
+
+def test_several_examples_in_a_row(tmp_path, monkeypatch):
+    turns = [("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d")]
+    messages = [{"role": role, "content": text} for role, text in turns]
+    file = tmp_path / "rows.jsonl"
+    write_jsonl(file, [{"messages": messages[:2]}, {"messages": messages}, {"messages": messages}])
+    whole, streamed = both(file, DEMONSTRATIONS, None, every_turn, monkeypatch=monkeypatch)
+    assert [example.response for example in whole] == ["b", "b", "d", "b", "d"]
+    assert isinstance(streamed, FileRows) and list(streamed) == whole
+    assert [streamed[i] for i in (4, 1, 2)] == [whole[i] for i in (4, 1, 2)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"prompt": "a", "response": "b"}\n\n{"prompt": "a"}\n{"prompt": 3, "response": "b"}\n[1]\n',
+        '{"prompt": "a", "response": "b"}\n{"prompt": "a", "response": }\n',
+        '{"prompt": "a", "prompt": "b", "response": "c"}\n',
+        '{\n  "prompt": "a",\n  "response": "b"\n}\n',
+        '[{"prompt": "a",\n "response": "b"}]\n',
+        '{"prompt": "a", "response": NaN}\n',
+        "nothing\n",
+    ],
+)
+def test_mistakes_are_told_in_the_same_words(tmp_path, monkeypatch, text):
+    file = tmp_path / "rows.jsonl"
+    file.write_text(text)
+    whole, streamed = both(file, DEMONSTRATIONS, monkeypatch=monkeypatch)
+    assert isinstance(whole, str) and streamed == whole
+
+
+@pytest.mark.usefixtures("large")
+def test_bytes_that_are_no_text_are_named_with_their_line(tmp_path):
+    file = tmp_path / "rows.jsonl"
+    file.write_bytes(b'{"prompt": "a"}\n{"prompt": "\xff"}\n')
+    with pytest.raises(UserError, match="rows.jsonl, line 2: not UTF-8 text; save it as UTF-8"):
+        PROMPTS.stream(file)
+    file.write_bytes(b" \n\n")
+    with pytest.raises(UserError, match="has no rows"):
+        PROMPTS.stream(file)
+
+
+@pytest.mark.usefixtures("large")
+def test_a_file_that_changes_is_refused(tmp_path):
+    file = tmp_path / "rows.jsonl"
+    write_jsonl(file, [{"prompt": "a"}, {"prompt": "b"}])
+    prompts = PROMPTS.stream(file)
+    write_jsonl(file, [{"prompt": "new"}])  # another file of this name
+    assert [prompt.text for prompt in prompts] == ["a", "b"]
+    prompts = PROMPTS.stream(file)
+    with open(file, "a") as same:
+        same.write('{"prompt": "c"}\n')
+    with pytest.raises(UserError, match="has changed while it was read: start again"):
+        prompts[0]
+
+
+@pytest.mark.usefixtures("large")
+def test_two_prompts_with_one_id_are_found(tmp_path):
+    file = tmp_path / "rows.jsonl"
+    write_jsonl(file, [{"prompt": "a", "id": name} for name in ("x", "y", "z", "y", "x")])
+    with pytest.raises(UserError, match="two prompts with the id `y`"):
+        NO_TASK.prompts(file, "train")
+
+
+def test_a_row_takes_a_few_bytes(tmp_path, monkeypatch):
+    file = tmp_path / "rows.jsonl"
+    write_jsonl(file, [{"prompt": f"{i} " * 100} for i in range(4000)])
+    sizes = []
+    for large in (2**30, -1):
+        monkeypatch.setattr(stream, "LARGE", large)
+        tracemalloc.start()
+        prompts = PROMPTS.stream(file)
+        sizes.append(tracemalloc.get_traced_memory()[0] / len(prompts))
+        tracemalloc.stop()
+    whole, streamed = sizes
+    assert streamed < 40 < 500 < whole  # arrays grow ahead of what they hold
+
+
+def test_mapped_rows_are_computed_when_they_are_needed():
+    calls = []
+
+    def double(values):
+        calls.append(list(values))
+        return [2 * value for value in values]
+
+    result = Mapped([1, 2, 3], double)
+    assert len(result) == 3 and calls == []
+    assert result[1] == result[-2] == 4 and calls == [[2]]  # those of a batch are kept
+    assert list(result) == [2, 4, 6] and calls[1:] == [[1, 2, 3]]
+    assert [len(part) for part in parts_of(range(2500))] == [1024, 1024, 452]
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_a_run_on_rows_that_stay_in_their_file_is_the_same(tmp_path, monkeypatch, mixed):
+    world = make_world(tmp_path)
+    file, other = tmp_path / "rows.jsonl", tmp_path / "other.jsonl"
+    write_jsonl(file, rows(21))
+    write_jsonl(other, rows(5))
+    options = [f"data.train_file={file}", "evaluation.metric=loss", "train.group_by_length=true"]
+    if mixed:
+        options[0] = f"data.train_file=[{{file: {file}, share: 2}}, {{file: {other}, share: 1}}]"
+    folders = []
+    for name, size in (("whole", 2**30), ("streamed", -1)):
+        monkeypatch.setattr(stream, "LARGE", size)
+        folders.append(train(sft_config(world, *options, f"logging.save_dir={tmp_path}/{name}")))
+    whole, streamed = map(weights, folders)
+    assert all(whole[key].equal(streamed[key]) for key in whole)
+    whole, streamed = [read_jsonl(folder / "metrics.jsonl") for folder in folders]
+    assert whole == streamed
