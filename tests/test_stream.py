@@ -66,7 +66,7 @@ def test_several_examples_in_a_row(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "text",
     [
-        ('{"prompt": "a", "response": "b"}\n\n{"prompt": "a"}\n{"prompt": 3, "response": "b"}\n' "[1]\n"),
+        '{"prompt": "a", "response": "b"}\n\n{"prompt": "a"}\n{"prompt": 3, "response": ""}\n[1]\n',
         '{"prompt": "a", "response": "b"}\n{"prompt": "a", "response": }\n',
         '{"prompt": "a", "prompt": "b", "response": "c"}\n',
         '{\n  "prompt": "a",\n  "response": "b"\n}\n',

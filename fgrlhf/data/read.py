@@ -285,13 +285,14 @@ def lines_of(path: str | Path) -> Iterator[Line]:
     """The rows of a .jsonl file one by one, so that they need not fit into memory.
 
     Raises:
-      UserError: a line is not JSON.
+      UserError: a line is not JSON, or there are no rows.
     """
     offset = 0
+    is_empty = True
     with open(path, "rb") as file:
         for number, data in enumerate(file, 1):
             try:
-                text = data.decode("utf-8")
+                text = data.decode("utf-8").removesuffix("\n")
                 text = text if offset else text.removeprefix(BYTE_ORDER_MARK)
                 row = parse_json(text, unique_keys=True) if text.strip() else None
             except UnicodeDecodeError:
@@ -304,8 +305,11 @@ def lines_of(path: str | Path) -> Iterator[Line]:
                 is_list = file.read(BLOCK).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"[")
                 raise _wrong_line(Path(path), number, rest, is_list, error) from None
             if text.strip():
+                is_empty = False
                 yield Line(offset, len(data), row)
             offset += len(data)
+    if is_empty:
+        raise _no_rows(str(path), "it is empty")
 
 
 def _goes_on(rest: str) -> bool:
