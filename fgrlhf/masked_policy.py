@@ -49,7 +49,7 @@ class MaskedPolicy(Policy):
         nn.Module.__init__(self)  # not Policy.__init__: model and tokenizer are those of `base`
         self.base = base
         self.mask = copy.deepcopy(base).requires_grad_(False).eval()
-        self.tokenizer = base.tokenizer
+        self.tokenizer, self.chat = base.tokenizer, base.chat
         self.max_input_len = base.max_input_len
         self.top_p = top_p
         self.top_k = top_k

@@ -289,6 +289,37 @@ class Length:
         return [[(0, len(text), 0.1 * len(text))] for text in texts]
 
 
+@pytest.mark.parametrize("name", ["grpo", "nlpo", "trpo"])
+def test_every_path_of_an_update_reads_the_replies(name, tmp_path):
+    """The KL from a reference with the same weights is 0 only if all of them read the same."""
+    changes = {"algorithm__name": name, "train__total_episodes": 8}
+    config = rl_helpers.config(tmp_path, **changes, model__value_model={"ckpt": "tiny"})
+    trainer = rl_helpers.trainer(
+        config, "gpt2", CombinedReward({"turns": TurnReward()}), own_value=config.needs_values
+    )
+    masks = [trainer.actor_critic.policy.mask] if name == "nlpo" else []
+    for policy in (trainer.policy, trainer.reference, *masks):
+        likely_ends(policy)
+    trainer.conversations = Conversations(Echo(), 3)
+    trainer.train()
+    (metrics,) = rl_helpers.metrics(tmp_path)
+    assert metrics["kl"] == pytest.approx(0, abs=1e-5) and metrics["reward/turns"] > 0
+    assert all(math.isfinite(value) for value in metrics.values())
+
+
+def test_frozen_layers_read_the_replies():
+    """Their stored states are those of the whole conversation, also when they are used again."""
+    policy = likely_ends(tiny.policy("gpt2")).eval()
+    prompts, encoded, talks = conversations(policy, Echo())
+    rollout = score(ActorCritic(policy, None), policy, prompts, *encoded, talks, 2, 1.0)
+    batch = (rollout.prompt_ids_BP, rollout.prompt_mask_BP, rollout.response_ids_BT)
+    batch = (*batch, rollout.response_mask_BT, rollout.conversation_BL)
+    expected_BTD = policy.states(*batch)
+    policy.train_top_layers(1)
+    for _ in range(2):
+        torch.testing.assert_close(policy.states(*batch), expected_BTD, atol=1e-5, rtol=1e-5)
+
+
 def test_one_turn_is_an_ordinary_run(tmp_path):
     """Bit for bit: the rollouts, the metrics and the weights."""
     plain, silent = run(tmp_path / "plain"), run(tmp_path / "silent", Silent())

@@ -130,7 +130,7 @@ class EnvConfig(StrictModel):
         default=None,
         description="package.module.Class with `reply(prompt, messages)`: docs/environments.md",
     )
-    max_turns: Count = Field(default=4, description="of the policy in a conversation")
+    max_turns: Count = Field(default=4, description="most turns of the policy in a conversation")
     train_num_samples_per_input: BatchSize = Field(
         default=4, description="responses per prompt in a rollout"
     )
