@@ -1,7 +1,7 @@
 """Advantage actor-critic (Mnih et al. 2016, arXiv 1602.01783), one pass over each rollout."""
 
 from fgrlhf.algorithms.actor_critic import ActorCriticAlgorithm
-from fgrlhf.algorithms.config import A2CConfig
+from fgrlhf.algorithms.config import PPOConfig
 from fgrlhf.algorithms.losses import policy_gradient_loss
 from fgrlhf.algorithms.metrics import policy_metrics
 from fgrlhf.types import Advantages, PolicyOutput, Rollout, TokenLoss
@@ -14,9 +14,9 @@ class A2C(ActorCriticAlgorithm):
     any other ratio, so a rollout is used once.
     """
 
-    config_class = A2CConfig
+    config_class = PPOConfig
     reuses_rollouts = False
-    config: A2CConfig
+    config: PPOConfig
 
     def loss(self, new: PolicyOutput, old: Rollout, advantages: Advantages) -> TokenLoss:
         """pg_coef * policy gradient + vf_coef * value loss, per token."""

@@ -4,8 +4,8 @@ The config class of an algorithm declares the keys of the section `algorithm:` t
 
     AlgorithmConfig                    every algorithm
       ActorCriticConfig                GAE and a critic                           trpo
-        JointLossConfig                one loss trains policy and critic          a2c
-          ClippedRatioConfig           the loss clips the policy's ratio          ppo, nlpo
+        JointLossConfig                one loss trains policy and critic          ppo, a2c
+          NLPOConfig                   and tokens are masked                      nlpo
       SamplesConfig                    compares the samples of a prompt           online_dpo
         GroupConfig                    by response or by segment                  gpg
           ClippedGroupConfig           the loss clips the policy's ratio          rloo, grpo
@@ -397,33 +397,23 @@ class JointLossConfig(ActorCriticConfig):
     vf_coef: Coefficient = Field(default=1.0, description="weight of the critic's loss")
 
 
-class ClippedRatioConfig(JointLossConfig):
-    """Settings of PPO's loss, which clips the ratio of new to old policy."""
-
-    @property
-    def unread_of_loss(self) -> Collection[str]:
-        return ()
-
-
 SHARED_SETTINGS = frozenset(JointLossConfig.model_fields) - {"name"}
 
 
 # ---- the algorithms ----------------------------------------------------------------------------
 
 
-class PPOConfig(ClippedRatioConfig):
-    """Proximal policy optimisation."""
+class PPOConfig(JointLossConfig):
+    """Proximal policy optimisation; or, without its ratio, advantage actor-critic."""
 
-    name: Literal["ppo"] = "ppo"
+    name: Literal["ppo", "a2c"] = "ppo"
 
-
-class A2CConfig(JointLossConfig):
-    """Advantage actor-critic."""
-
-    name: Literal["a2c"] = "a2c"
+    @property
+    def unread_of_loss(self) -> Collection[str]:
+        return OF_A_RATIO if self.name == "a2c" else ()
 
 
-class NLPOConfig(ClippedRatioConfig):
+class NLPOConfig(JointLossConfig):
     """PPO restricted to plausible tokens."""
 
     name: Literal["nlpo"] = "nlpo"
@@ -439,6 +429,10 @@ class NLPOConfig(ClippedRatioConfig):
     sync_every: Count = Field(
         default=10, description="rollout steps between updates of the mask policy"
     )
+
+    @property
+    def unread_of_loss(self) -> Collection[str]:
+        return ()
 
     @model_validator(mode="after")
     def _one_kind_of_mask(self):

@@ -1,7 +1,7 @@
 """Proximal policy optimisation (Schulman et al. 2017, arXiv 1707.06347): the paper's algorithm."""
 
 from fgrlhf.algorithms.actor_critic import ActorCriticAlgorithm
-from fgrlhf.algorithms.config import ClippedRatioConfig, PPOConfig
+from fgrlhf.algorithms.config import JointLossConfig, PPOConfig
 from fgrlhf.algorithms.losses import ratio_loss
 from fgrlhf.algorithms.metrics import policy_metrics
 from fgrlhf.types import Advantages, PolicyOutput, Rollout, TokenLoss
@@ -12,7 +12,7 @@ class PPO(ActorCriticAlgorithm):
 
     config_class = PPOConfig
     reuses_rollouts = True
-    config: ClippedRatioConfig
+    config: JointLossConfig
 
     def loss(self, new: PolicyOutput, old: Rollout, advantages: Advantages) -> TokenLoss:
         """pg_coef * clipped policy loss + vf_coef * clipped value loss, per token."""

@@ -192,7 +192,7 @@ if TYPE_CHECKING:
 else:
     AnyAlgorithm = Annotated[
         Annotated[settings.PPOConfig, Tag("ppo")]
-        | Annotated[settings.A2CConfig, Tag("a2c")]
+        | Annotated[settings.PPOConfig, Tag("a2c")]
         | Annotated[settings.ReinforceConfig, Tag("reinforce")]
         | Annotated[settings.RLOOConfig, Tag("rloo")]
         | Annotated[settings.GRPOConfig, Tag("grpo")]
