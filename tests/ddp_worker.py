@@ -30,12 +30,17 @@ TRPO = {"algorithm__name": "trpo", "algorithm__cg_steps": 3}
 TRPO["model__value_model"] = {"ckpt": "tiny"}
 # at first old and new values are equal except for rounding
 TRPO["algorithm__cliprange_value"] = None
+# what a response's place in a micro-batch could change: divisors, left out responses, segments
+CONSTANT = {"algorithm__loss": {"type": "constant", "leave_out": ["truncated"]}}
+CONSTANT["algorithm__kl__reference"] = {"sync_every": 2}
+CISPO = {"algorithm__loss": {"type": "cispo", "importance_level": "segment"}}
 CASES = {  # name: (policy, whether the critic has a trunk, changed settings)
     "t5": ("t5", True, {}),
     "gpt2": ("gpt2", False, {"train__n_minibatches": 1, "train__micro_batch_size": 3}),
     "published": ("t5", False, PUBLISHED),
     "stop": ("gpt2", False, STOP),
-    "grpo": ("t5", False, {"algorithm__name": "grpo"}),
+    "grpo": ("t5", False, {"algorithm__name": "grpo", **CONSTANT}),
+    "rloo": ("gpt2", False, {"algorithm__name": "rloo", **CISPO}),
     "nlpo": ("gpt2", False, {"algorithm__name": "nlpo", "algorithm__sync_every": 3}),
     "lora": ("t5", True, {}),
     "lora-llama": ("llama", False, {}),
@@ -69,10 +74,17 @@ def run(name: str, folder: Path, world: int, until: int | None = None):
     return training
 
 
-def run_dpo(folder: Path):
-    """Train DPO with its global batch divided: four answers per question, five questions."""
-    cfg = dpo_helpers.config(folder / "dpo", train__micro_batch_size=1)
-    run = dpo_helpers.trainer(cfg, "t5", dpo_helpers.fours())
+def run_dpo(name: str, folder: Path):
+    """Train DPO with its global batch divided: four answers per question, five questions.
+
+    With `dpo-marks`, also KTO on marks: pairs, good and bad answers, and questions without pairs.
+    """
+    settings, comparisons = {}, dpo_helpers.fours()
+    if name == "dpo-marks":
+        settings = {"dpo__loss": ["sigmoid", "kto_spans"], "dpo__reference": {"sync_every": 3}}
+        comparisons = [*dpo_helpers.pairs(marked=True)[:2], *dpo_helpers.judged()[:3]]
+    cfg = dpo_helpers.config(folder / name, train__micro_batch_size=1, **settings)
+    run = dpo_helpers.trainer(cfg, "t5", comparisons)
     run.train()
     return run
 
@@ -98,8 +110,8 @@ def main() -> None:
     agree_on_kernels(folder)
     for name in sys.argv[2:]:
         trained = (
-            run_dpo(folder)
-            if name == "dpo"
+            run_dpo(name, folder)
+            if name.startswith("dpo")
             else run(name, folder, world=2, until=3 if name == "t5" else None)
         )
         if name == "t5":  # both ranks continue from what rank 0 wrote
