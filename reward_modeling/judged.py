@@ -195,10 +195,10 @@ def selection_optimism(right_KQ: np.ndarray, cases_Q: np.ndarray) -> float | Non
 
         mean over splits of (accuracy_A(k) - accuracy_B(k)) / sqrt(2), at least 0
 
-    Half of the prompts choose with sqrt(2) times the noise of all. In simulations (tests/
-    test_rm_card.py), the accuracy minus this has a bias of .002 at most where all checkpoints are
-    equally good and the accuracy's is .03 to .08; where some are better, it is at most .007 too
-    low. None with a single evaluation or fewer than four prompts.
+    Half of the prompts choose with sqrt(2) times the noise of all. If all checkpoints are equally
+    good, the accuracy is .03 to .08 too high in the simulations of tests/test_rm_card.py, and the
+    accuracy minus this less than .003 off. If some are better, the latter tends to be too low. None
+    with a single evaluation or fewer than four prompts.
     """
     if len(right_KQ) < 2 or len(cases_Q) < 4:
         return None
