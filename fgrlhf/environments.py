@@ -82,25 +82,24 @@ class TurnReward:
                     "fgrlhf.environments.TurnReward reads the rewards of an environment, but the"
                     " run has none: set env.kind=python and env.of, or use another reward"
                 )
+            scores = []
             pairs = zip(response.turns, turn_spans(response.turns))
-            results.append(
-                [
-                    SegmentScore(*span, turn.reply.reward, f"turn {n}")
-                    for n, (turn, span) in enumerate(pairs, 1)
-                ]
-            )
+            for n, (turn, (start, end)) in enumerate(pairs, 1):
+                scores.append(SegmentScore(start, end, turn.reply.reward, f"turn {n}"))
+            results.append(scores)
         return results
 
 
 @dataclass
 class _Talk:
-    """A conversation that is going on; the lists have an entry per turn of the policy."""
+    """A conversation that is going on."""
 
     prompt: Prompt
     prompt_ids: list[int]
     conversation: list[int] = field(default_factory=list)  # a row of `conversation_BL`
-    ids: list[int] = field(default_factory=list)  # what the policy has written
-    read: list[int] = field(default_factory=list)  # ids of the whole conversation
+    read: list[int] = field(default_factory=list)  # its tokens
+    ids: list[int] = field(default_factory=list)  # those that the policy has written
+    # of each turn of the policy
     logprobs: list[Tensor] = field(default_factory=list)
     supports: list[Tensor] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
@@ -111,7 +110,7 @@ class Conversations:
     """Continues the first turns of a policy to conversations with an environment.
 
     Args:
-      max_turns: of the policy in a conversation.
+      max_turns: most turns of the policy in a conversation.
     """
 
     def __init__(self, environment: Environment, max_turns: int):
