@@ -178,9 +178,11 @@ def write_span_file(task: Task, settings: SpanFileSettings) -> None:
     path = Path(settings.output)
     names = set().union(*(_names(span) for row in rows for span in row.spans))
     missing = [name for name in settings.tags if name not in names]
-    if not set(missing) <= set(settings.tags) & _names_beside(path):  # held-out rows may lack one
+    beside = _names_beside(path)
+    unknown = [name for name in missing if name not in beside]  # held-out rows may lack a label
+    if unknown:
         raise UserError(
-            f"tags: no span of {settings.source} has the label {missing[0]!r}; its labels are:"
+            f"tags: no span of {settings.source} has the label {unknown[0]!r}; its labels are:"
             f" {', '.join(map(repr, sorted(names))) or 'none'}"
         )
     segmenter = load_segmenter(settings.segmenter)

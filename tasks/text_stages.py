@@ -41,10 +41,10 @@ def prepare(script: StageScript, *arguments: str) -> None:
     if is_mini:
         model = [f"train_file={script.data}/train.json", f"output_dir={script.output}/base_model"]
         run([*program, "fgrlhf.cli.tiny_model", task, *model])
-    texts = f"{script.data}/labelled.json"
-    if is_mini and os.path.isfile(texts):
-        folder = f"output_dir={script.output}/scorers"
-        run([*program, "fgrlhf.cli.linear_scorer", f"texts={texts}", folder])
+        texts = f"{script.data}/labelled.json"
+        if os.path.isfile(texts):
+            folder = f"output_dir={script.output}/scorers"
+            run([*program, "fgrlhf.cli.linear_scorer", f"texts={texts}", folder])
 
 
 def train(script: StageScript, stage: str, *arguments: str) -> None:

@@ -208,7 +208,7 @@ def test_a_part_of_a_model_names_the_merger(tmp_path):
 @pytest.mark.parametrize("content", [b"GGUF" + bytes(40), b"PK", b""])
 def test_a_file_that_is_not_gguf_is_a_user_error(content, tmp_path):
     (tmp_path / "a.gguf").write_bytes(content)
-    with pytest.raises(UserError, match="a.gguf cannot be converted: it is no GGUF file"):
+    with pytest.raises(UserError, match="a.gguf cannot be converted: it is not a GGUF file"):
         convert(tmp_path / "a.gguf", tmp_path / "out")
     with pytest.raises(UserError, match="b.gguf does not exist"):
         convert(tmp_path / "b.gguf", tmp_path / "out")

@@ -218,12 +218,13 @@ def test_held_out_rows_may_lack_a_label_that_the_other_rows_have(spans, capsys):
     write_jsonl(right, [{"prompt": "Name a prime.", "response": "It is 7.", "spans": []}])
     words = [f"source={right}", f"output={spans.parent / 'rm' / 'dev.json'}", "level=sentence"]
     rest = f"output={spans.parent / 'rm' / 'train.json'}", "level=sentence", "tags={wrong: ERROR}"
-    for order in (1, 2):  # only after the rows that have it
-        if order == 2:
-            command.main(["span_files", "numbers", f"source={spans}", *rest])
-            command.main(["span_files", "numbers", *words, "tags={wrong: ERROR}"])
+    with pytest.raises(UserError, match="has the label 'wrong'"):  # the other rows come first
+        command.main(["span_files", "numbers", *words, "tags={wrong: ERROR}"])
+    command.main(["span_files", "numbers", f"source={spans}", *rest])
+    command.main(["span_files", "numbers", *words, "tags={wrong: ERROR}"])
+    for tags in ("{wrnog: ERROR}", "{wrong: ERROR, wrnog: ERROR}"):
         with pytest.raises(UserError, match="has the label 'wrnog'"):
-            command.main(["span_files", "numbers", *words, "tags={wrnog: ERROR}"])
+            command.main(["span_files", "numbers", *words, f"tags={tags}"])
     note = "note: no span has the label 'wrong', which other files here have"
     assert capsys.readouterr().out.count(note) == 1
     (row,) = read_segment_rows(spans.parent / "rm" / "dev.json", ("ERROR", "O"), "Ignore", "word")

@@ -54,7 +54,7 @@ def fetch(name: str, settings: ModelSettings) -> None:
             f"`{shorten(name)}` is not a model of fgrlhf data model; {suggestion(name, [*MODELS])}."
             " A stage reads any other model by its hub name or folder. If its weights are pickled"
             " (pytorch_model.bin), convert them once with `fgrlhf data model OWNER/NAME`, or"
-            " ./FOLDER; GGUF: FILE.gguf"
+            " ./FOLDER. A GGUF file is named by its path"
         )
     model = MODELS[name]
     fetch_model(model, settings.output_dir or model.default_folder)

@@ -7,7 +7,7 @@ keys parse the text as YAML.
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, get_origin
 
 import yaml
@@ -42,6 +42,16 @@ def _is_text(allowed: Sequence[Any], text: str) -> bool:
     """Whether a text is the value of a key, not YAML of it. A list of sections begins with `[`."""
     is_list = text.lstrip().startswith("[")
     return holds_only_text(allowed) or (holds_text_or_sections(allowed) and not is_list)
+
+
+def by_dotted_key(settings: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """Nested settings as one dict: `train.lr` -> value. An empty section is a value."""
+    flat = {}
+    for key, value in settings.items():
+        name = f"{path}{key}"
+        is_section = isinstance(value, Mapping) and value
+        flat |= by_dotted_key(value, f"{name}.") if is_section else {name: value}
+    return flat
 
 
 def parsed_or_text(text: str) -> Any:

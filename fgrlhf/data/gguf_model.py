@@ -165,7 +165,7 @@ def _file_of(name: str) -> Path:
 
 
 def _header(file: Path) -> tuple[Mapping[str, Any], tuple[str, ...]]:
-    """The metadata, with the number of their entries instead of lists of texts; the tensors."""
+    """The metadata, with the length of a list instead of a list of texts; names of the tensors."""
     if not file.is_file():
         raise UserError(f"{shorten(file)} does not exist: check the path")
     try:
@@ -173,7 +173,7 @@ def _header(file: Path) -> tuple[Mapping[str, Any], tuple[str, ...]]:
         architecture = metadata["general.architecture"]
     except Exception as error:  # readers of a binary format can raise anything
         raise UserError(
-            f"{file.name} cannot be converted: it is no GGUF file, or a damaged one"
+            f"{file.name} cannot be converted: it is not a GGUF file, or it is damaged"
             f" ({shorten(error)}). Download it again"
         ) from None
     if metadata.get("split.count", 1) > 1:
@@ -233,7 +233,7 @@ def _rotated(config: PretrainedConfig) -> int:
 
 def _way_out(metadata: Mapping[str, Any]) -> str:
     return (
-        f"add base=MODEL, the folder or hub name of the model from which it was made"
+        "add base=MODEL, the folder or hub name of the model from which it was made"
         f"{_origin(metadata)}, whose config and tokenizer are then used"
     )
 

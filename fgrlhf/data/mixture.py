@@ -59,11 +59,11 @@ class Mixture:
     def places(self, first: int, number: int) -> tuple[list[int], list[int]]:
         """Which file each of `number` places from place `first` on belongs to.
 
-        Row j (from 0) of a file with the share s = w / W is due in the places from floor(j / s) to
-        ceil((j + 1) / s) - 1. Of the files whose next row may come, a place gets the one that is
-        due first: of unit jobs on one machine, that order meets every date that can be met (Baruah
-        et al. 1996, Proportionate progress, with one processor). After W places the counts are the
-        weights, and all begins again.
+        Row j (from 0) of a file with the share s = w / W, where w is its weight and W the sum of
+        all, is due in the places from floor(j / s) to ceil((j + 1) / s) - 1. Of the files whose
+        next row may come, a place gets the one that is due first: of unit jobs on one machine, that
+        order meets every date that can be met (Baruah et al. 1996, Proportionate progress, with one
+        processor). After W places the counts are the weights, and all begins again.
 
         Returns:
           the counts of each file's places before `first`, and the files.
@@ -91,7 +91,7 @@ class Mixture:
 
         Args:
           shuffle: the order of a pass over one file.
-          seed: of the first file; the others have seeds of their own.
+          seed: of the first file; those of the others are derived from it.
         """
         counts, files = self.places(first, number)
         starts = [sum(self.sizes[:i]) for i in range(len(self.sizes))]

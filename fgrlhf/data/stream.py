@@ -113,8 +113,8 @@ class FileRows(Lazy[Item]):
         data = os.pread(self._file.fileno(), self._lengths[place], self._offsets[place])
         if self._state_of_file() != self._state:
             raise UserError(
-                f"{shorten(self._path)} has changed while it was read: start again, with a file"
-                " that nobody writes"
+                f"{shorten(self._path)} has changed while it was read: start again, and leave"
+                " the file as it is while the run reads it"
             )
         row = parse_json(data.decode("utf-8").removeprefix(BYTE_ORDER_MARK), unique_keys=True)
         return self._items_of(self._numbers[place], row)[self._places[place]]

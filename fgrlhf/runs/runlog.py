@@ -35,6 +35,7 @@ from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.files import parse_json, read_json, write_json, write_jsonl, write_text
 from fgrlhf.base.program import why_refused
 from fgrlhf.base.secrets import MASK, looks_secret, mask_secrets, mask_tree
+from fgrlhf.configs.overrides import by_dotted_key
 from fgrlhf.configs.strict import StrictModel, to_yaml
 from fgrlhf.configs.user_class import import_object
 from fgrlhf.configs.yaml_files import dump_yaml
@@ -541,7 +542,8 @@ class _OfAccelerate:
         self.name, self.module = name, module
         self.tracker: Any = LOGGER_TYPE_TO_CLASS[name](project, **named)
         self.tracker.start()
-        self.tracker.store_init_configuration(_flat(settings))
+        texts = {key: str(value) for key, value in by_dotted_key(settings).items()}
+        self.tracker.store_init_configuration(texts)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         self.tracker.log(dict(metrics), step=step)
@@ -555,17 +557,6 @@ class _OfAccelerate:
 
     def close(self) -> None:
         self.tracker.finish()
-
-
-def _flat(settings: Mapping[str, Any], path: str = "") -> dict[str, str]:
-    """Settings by dotted key, as texts."""
-    flat = {}
-    for key, value in settings.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{path}{key}.")
-        else:
-            flat[f"{path}{key}"] = str(value)
-    return flat
 
 
 class _Wandb:

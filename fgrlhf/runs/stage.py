@@ -23,6 +23,7 @@ from fgrlhf.base.errors import UserError, first_problems, shorten
 from fgrlhf.base.files import read_json, remove, sync, write_json
 from fgrlhf.base.program import why_refused
 from fgrlhf.base.secrets import mask_secrets, mask_tree
+from fgrlhf.configs.overrides import by_dotted_key
 from fgrlhf.configs.strict import StrictModel
 from fgrlhf.configs.yaml_files import read_yaml
 from fgrlhf.reward_utils import SEGMENTER_INPUT, installed_segmenter
@@ -421,8 +422,8 @@ def _setting_changes(path: Path, config: StrictModel) -> list[str]:
         recorded = read_yaml(path)
     except UserError as error:
         return [f"{error}, so its settings are not known"]
-    before = _flat(mask_tree(recorded))
-    now = _flat(mask_tree(config.model_dump(mode="json")))
+    before = by_dotted_key(mask_tree(recorded))
+    now = by_dotted_key(mask_tree(config.model_dump(mode="json")))
     changes = []
     for key in {**before, **now}:
         if before.get(key) != now.get(key) and key.partition(".")[0] != MAY_CHANGE:
@@ -455,12 +456,3 @@ def _input_changes(path: Path, inputs: Iterable[str | Path]) -> list[str]:
             changes.append(input_change(name, recorded[name], value))
     changes += [f"{name}: was an input" for name in recorded if name not in now]
     return changes
-
-
-def _flat(tree: dict, prefix: str = "") -> dict:
-    """A nested dict as one dict with dotted keys."""
-    flat = {}
-    for key, value in tree.items():
-        name = f"{prefix}{key}"
-        flat |= _flat(value, f"{name}.") if isinstance(value, dict) and value else {name: value}
-    return flat
