@@ -39,10 +39,17 @@ from fgrlhf.configs.strict import FilePath, StrictModel
 from fgrlhf.report.evaluations import policy_of, split_of
 from fgrlhf.report.latex import breakable, document, escaped, table
 from fgrlhf.report.page import display_for
-from fgrlhf.report.pictures import Picture, bars, learning_curves, pareto_fronts, standalone
+from fgrlhf.report.pictures import (
+    Picture,
+    bars,
+    learning_curves,
+    pareto_fronts,
+    recorded_interval,
+    standalone,
+)
 from fgrlhf.report.records import RunInfo, read_record
 from fgrlhf.report.text import csv_text, short_commit
-from fgrlhf.stats import Interval, no_interval
+from fgrlhf.stats import Interval
 
 USAGE = "usage: fgrlhf paper OUTPUT_DIR [out=FOLDER]"
 RUN = "run.json"
@@ -134,9 +141,7 @@ class Number:
 
     @property
     def interval(self) -> Interval:
-        if self.low is None or self.high is None:
-            return no_interval(self.value, "the file has none")
-        return Interval(self.value, self.low, self.high)
+        return recorded_interval(self.value, self.low, self.high)
 
     def latex(self) -> str:
         if self.low is None or self.high is None:

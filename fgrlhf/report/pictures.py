@@ -64,9 +64,7 @@ class _Value(Record):
 
     @property
     def interval(self) -> Interval:
-        if self.low is None or self.high is None:
-            return no_interval(self.mean, "the file has none")
-        return Interval(self.mean, self.low, self.high)
+        return recorded_interval(self.mean, self.low, self.high)
 
 
 class _ParetoPolicy(Record, extra="allow"):
@@ -76,6 +74,13 @@ class _ParetoPolicy(Record, extra="allow"):
 
 class _Pareto(Record, extra="allow"):
     policies: dict[str, _ParetoPolicy]
+
+
+def recorded_interval(mean: float, low: float | None, high: float | None) -> Interval:
+    """The interval that a file has; without bounds if it has none."""
+    if low is None or high is None:
+        return no_interval(mean, "the file has none")
+    return Interval(mean, low, high)
 
 
 def standalone(svg: str) -> str:
@@ -136,19 +141,19 @@ def over_seeds(run: CurvesOfRun) -> Band | None:
 
 def over_prompts(points: Sequence[Point]) -> Band:
     """The points of a run with the intervals that it logged."""
-    found = []
-    for point in points:
-        low, high = (point.y if bound is None else bound for bound in (point.low, point.high))
-        found.append(Interval(point.y, low, high))
+    found = [recorded_interval(point.y, point.low, point.high) for point in points]
     return _band([point.x for point in points], found)
 
 
 def _band(x: Sequence[float], found: Sequence[Interval]) -> Band:
-    """A line with a band, which has no width where there is no interval."""
-    mean_N = np.array([one.mean for one in found])
-    low_N = np.array([one.low if one.has_bounds else one.mean for one in found])
-    high_N = np.array([one.high if one.has_bounds else one.mean for one in found])
+    """A line through the means, with a band."""
+    mean_N, low_N, high_N = np.array([_drawn(one) for one in found]).T
     return Band(np.array(x), mean_N, low_N, high_N)
+
+
+def _drawn(one: Interval) -> tuple[float, float, float]:
+    """Mean and bounds, which are the mean where there is no interval."""
+    return (one.mean, one.low, one.high) if one.has_bounds else (one.mean, one.mean, one.mean)
 
 
 # ---- final scores --------------------------------------------------------------------------------
@@ -156,10 +161,7 @@ def _band(x: Sequence[float], found: Sequence[Interval]) -> Band:
 
 def bars(name: str, title: str, scores: Mapping[str, Interval], files: Sequence[str]) -> Picture:
     """A metric of several policies with its intervals."""
-    rows = []
-    for policy, score in scores.items():
-        low, high = (score.low, score.high) if score.has_bounds else (score.mean, score.mean)
-        rows.append((policy, [(score.mean, low, high, 2)]))
+    rows = [(policy, [(*_drawn(score), 2)]) for policy, score in scores.items()]
     return Picture(name, title, intervals(title, rows), tuple(dict.fromkeys(files)))
 
 
