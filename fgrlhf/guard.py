@@ -29,10 +29,9 @@ from tqdm import tqdm
 
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.metrics.clusters import CLUSTER
-from fgrlhf.metrics.config import MetricConfig, is_higher_better
+from fgrlhf.metrics.config import GuardConfig, MetricConfig, Monitor, is_higher_better
 from fgrlhf.metrics.paired import paired_gain
 from fgrlhf.runs import checkpoint
-from fgrlhf.runs.rl_config import GuardConfig, Monitor
 from fgrlhf.stats import FEWEST_UNITS, Interval, mean_interval
 
 FALL = 1.5  # half intervals: an alarm

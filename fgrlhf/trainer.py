@@ -142,9 +142,11 @@ class OnPolicyTrainer(PolicyTrainer):
         self._said_all_left_out = False
         self.guard = self._make_guard()
         self.best_is_checkpoint = self.guard is not None  # the guard restores it
-        self._check_sizes()
-        sizes = (self.episodes_per_step, self.total_steps, self.warmup_steps)
-        for note in config.train.size_notes(*sizes):
+        if not prompts:
+            raise UserError(f"{names_of(config.data.train_file)} has no prompts to train on")
+        sizes = (self.episodes_per_step, self.total_steps)
+        config.train.check_sizes(*sizes, accelerator.num_processes)
+        for note in config.train.size_notes(*sizes, self.warmup_steps):
             say(note)
         self.cut_ids = {prompt.id for prompt in cut_prompts(self.policy, prompts)}
 
@@ -194,7 +196,8 @@ class OnPolicyTrainer(PolicyTrainer):
             metrics["kl_coef"] = self.kl.coef
             metrics |= self._adapt_entropy_bonus(update_metrics)
             metrics |= self._weight_metrics(rewards)
-            metrics["prompts/cut"] = self._share_cut(rollout)
+            n_cut = sum(prompt.id in self.cut_ids for prompt in rollout.prompts)
+            metrics["prompts/cut"] = n_cut / len(rollout)
             metrics |= cut_shares(gathered(self.accelerator, scored_inputs))
             metrics |= clock.seconds(self._timed_phases())
             if self.guard is not None:
@@ -259,15 +262,10 @@ class OnPolicyTrainer(PolicyTrainer):
     def _begin_sampling(self, step: int) -> None:
         config = self.config
         prompts, seeds = self.share(step)
+        num_samples = config.env.train_num_samples_per_input
+        draw = (config.train_sampling, seeds, num_samples, config.logprob_temperature)
         with stop_together(self.accelerator):
-            self.sampler.begin(
-                self.policy,
-                *self.policy.encode(prompts),
-                config.train_sampling,
-                seeds,
-                config.env.train_num_samples_per_input,
-                config.logprob_temperature,
-            )
+            self.sampler.begin(self.policy, *self.policy.encode(prompts), *draw)
 
     def wait_for_sampler(self) -> None:
         """Wait for the responses that `sample_ahead` has begun."""
@@ -312,20 +310,10 @@ class OnPolicyTrainer(PolicyTrainer):
         with self.precision():
             policy = self.actor_critic.policy
             encoded = policy.encode(prompts)
-            response = self.sampler.sample(
-                policy, *encoded, config.train_sampling, seeds, num_samples, temperature
-            )
+            draw = (config.train_sampling, seeds, num_samples, temperature)
+            response = self.sampler.sample(policy, *encoded, *draw)
             if self.conversations is not None:
-                response = self.conversations.continued(
-                    policy,
-                    prompts,
-                    encoded,
-                    response,
-                    config.train_sampling,
-                    seeds,
-                    num_samples,
-                    temperature,
-                )
+                response = self.conversations.continued(policy, prompts, encoded, response, *draw)
             rollout = score(
                 self.actor_critic,
                 self.reference,
@@ -404,9 +392,8 @@ class OnPolicyTrainer(PolicyTrainer):
     def micro_batches(self, rows_B: Tensor) -> list[Tensor]:
         """The rank's rows of a minibatch, in parts of `micro_batch_size`."""
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
-        indices = share_of(range(len(rows_B)), rank, world)
-        share = rows_B[list(indices)]
-        return list(share.split(self.config.train.micro_batch_size))
+        share_B = rows_B[list(share_of(range(len(rows_B)), rank, world))]
+        return list(share_B.split(self.config.train.micro_batch_size))
 
     # ---- pure functions of (config, step) --------------------------------------------------------
 
@@ -552,17 +539,12 @@ class OnPolicyTrainer(PolicyTrainer):
 
     def _weight_metrics(self, rewards: TokenReward) -> dict[str, float]:
         """The weights of this step that change; the multipliers then follow the batch."""
-        metrics = {
-            f"weight/{name}": weight for name, weight in self.reward_weights.at(self.step).items()
-        }
+        weights = self.reward_weights.at(self.step)
+        metrics = {f"weight/{name}": weight for name, weight in weights.items()}
         if self.step >= self.config.train.n_critic_warmup_steps:  # the policy learns
             values = self.reward_weights.follow(rewards, self.reward)
             metrics |= {f"constraint/{name}": value for name, value in values.items()}
         return metrics
-
-    def _share_cut(self, rollout: Rollout) -> float:
-        """The share of a step's prompts that are longer than the policy's input limit."""
-        return sum(prompt.id in self.cut_ids for prompt in rollout.prompts) / len(rollout)
 
     def _log_step(
         self,
@@ -603,30 +585,11 @@ class OnPolicyTrainer(PolicyTrainer):
     def _parameter_groups(self) -> list[dict]:
         """The policy's parameters, then the critic's: each group has its own learning rate."""
         train = self.config.train
-        policy = [p for p in self.actor_critic.policy.parameters() if p.requires_grad]
-        groups = [{"params": policy, "lr": train.lr, "peak_lr": train.lr}]
+        parts: list[tuple[nn.Module, float]] = [(self.actor_critic.policy, train.lr)]
         if self.actor_critic.value is not None:
-            critic = [p for p in self.actor_critic.value.parameters() if p.requires_grad]
-            value_lr = train.value_lr or train.lr
-            groups.append({"params": critic, "lr": value_lr, "peak_lr": value_lr})
+            parts.append((self.actor_critic.value, train.value_lr or train.lr))
+        groups = []
+        for module, lr in parts:
+            trained = [p for p in module.parameters() if p.requires_grad]
+            groups.append({"params": trained, "lr": lr, "peak_lr": lr})
         return groups
-
-    def _check_sizes(self) -> None:
-        """Raise `UserError` if the sizes of a step do not fit together."""
-        train = self.config.train
-        world = self.accelerator.num_processes
-        if self.episodes_per_step % (train.n_minibatches * world):
-            raise UserError(
-                f"{self.episodes_per_step} rollouts per step cannot be split evenly into"
-                f" train.n_minibatches={train.n_minibatches} minibatches on"
-                f" {world} processes: change train.n_minibatches,"
-                " train.sampling_batch_size_per_card or env.train_num_samples_per_input"
-            )
-        if not self.prompts:
-            raise UserError(f"{names_of(self.config.data.train_file)} has no prompts to train on")
-        if train.n_critic_warmup_steps >= self.total_steps:
-            raise UserError(
-                f"train.n_critic_warmup_steps={train.n_critic_warmup_steps}, but"
-                f" train.total_episodes={train.total_episodes} is only {self.total_steps} steps:"
-                " the policy would never learn. Lower the former or raise the latter"
-            )

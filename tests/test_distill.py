@@ -241,3 +241,9 @@ def test_feedback_that_no_prompt_has_is_refused(tmp_path):
         trainer(cfg, prompts=CORRECTED)
     with pytest.raises(UserError, match="what the policy does not read"):
         settings(tmp_path, "sdpo", algorithm__teacher_prompt="{prompt}")
+
+
+def test_settings_of_rewards_are_named_as_not_read(tmp_path):
+    given = {"algorithm__gamma": 0.9, "algorithm__normalize_aspects": "batch"}
+    unused = settings(tmp_path, "sdpo", **given).unused_settings()
+    assert {"algorithm.gamma", "algorithm.normalize_aspects"} <= set(unused)

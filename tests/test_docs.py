@@ -276,6 +276,7 @@ class Programs:
     def inputs(self) -> dict[str, str]:
         """Folders with every file that a stage script needs from an earlier one, as variables."""
         folders = {name: self.folder / name for name in ("OUTPUT_DIR", "DATA_DIR")}
+        (folders["OUTPUT_DIR"] / "eval").mkdir(parents=True)  # `write_report` needs it
         for script in [*ROOT.glob("tasks/**/*.sh"), *ROOT.glob("scripts/*.sh")]:
             text = script.read_text(encoding="utf-8")
             for variable, name in NEEDED.findall(text):

@@ -627,7 +627,9 @@ class DivergenceConfig(AlgorithmConfig):
     )
 
     kl_part_of = "loss"
-    reads_rewards = False  # they are only logged
+    reads_rewards = False  # they are only logged, so these are no keys:
+    gamma: ClassVar[float] = 1.0  # pyright: ignore[reportIncompatibleVariableOverride]
+    normalize_aspects: ClassVar[None] = None  # pyright: ignore[reportIncompatibleVariableOverride]
 
 
 class DistillConfig(DivergenceConfig):

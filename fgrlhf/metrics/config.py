@@ -1,10 +1,14 @@
-"""The key `evaluation_metrics` of a config: metrics by name, or by name and settings.
+"""Metrics in a config: the key `evaluation_metrics`, and the guard that watches them.
+
+A metric is given by name, or by name and settings.
 
     evaluation_metrics: [rouge1, bleu, {name: perplexity, model: gpt2}]
 
 `METRICS` lists every metric. docs/metrics.md defines them.
 """
 
+import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
@@ -12,7 +16,15 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from fgrlhf.base.errors import shorten, suggestion
-from fgrlhf.configs.strict import Amount, FilePath, Name, StrictModel, refuse, unread_keys
+from fgrlhf.configs.strict import (
+    Amount,
+    FilePath,
+    Name,
+    NonNegativeCount,
+    StrictModel,
+    refuse,
+    unread_keys,
+)
 from fgrlhf.reward_utils import (
     MULTILINGUAL,
     SEGMENTER_HELP,
@@ -295,6 +307,90 @@ def unwatchable(metric: str, bound: float | None, metrics: Sequence[MetricConfig
             way_out += ", or set `better` of the metric"
         return f"of which neither direction is known to be better: {way_out}"
     return ""
+
+
+_MONITOR = re.compile(r"(?P<metric>[^\s<>=]+)\s*(?:(?P<sign>[<>]=)\s*(?P<bound>\S+))?")
+
+
+@dataclass(frozen=True)
+class Monitor:
+    """What the guard watches: a metric that must not fall while the reward rises, or its bound.
+
+    Args:
+      metric: of dev, or of a training step.
+      bound: None: it must not fall.
+      is_lower: whether the bound is the lowest value, rather than the highest.
+    """
+
+    metric: str
+    bound: float | None = None
+    is_lower: bool = True
+
+    @classmethod
+    def parse(cls, text: str) -> "Monitor":
+        """Read `metric`, `metric >= number` or `metric <= number`.
+
+        Raises:
+          ValueError: the text is none of them.
+        """
+        match = _MONITOR.fullmatch(text.strip())
+        bound = match and match["bound"]
+        if match is None or (bound and not _is_finite(bound)):
+            raise ValueError(
+                f"`{shorten(text, 60)}` is neither the name of a metric nor a bound such as"
+                " `length >= 40` or `kl <= 5`"
+            )
+        return cls(match["metric"], float(bound) if bound else None, match["sign"] != "<=")
+
+    def __str__(self) -> str:
+        if self.bound is None:
+            return self.metric
+        return f"{self.metric} {'>=' if self.is_lower else '<='} {self.bound:g}"
+
+
+def _is_finite(text: str) -> bool:
+    """Whether a text is a finite number."""
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+class GuardConfig(StrictModel):
+    """The section `train.guard`: what to do when the policy exploits its reward."""
+
+    on: Annotated[list[str], Field(min_length=1)] = Field(
+        description=(
+            "dev metrics that must not fall while the reward rises, and bounds such as"
+            " `length >= 40` or `kl <= 5`"
+        )
+    )
+    restore: Literal["best"] | None = Field(
+        default="best", description="on an alarm, go on from the best policy; null: from this one"
+    )
+    lr: float = Field(
+        default=0.5, gt=0, le=1, description="on an alarm, both learning rates are multiplied by it"
+    )
+    kl_coef: float = Field(
+        default=2.0, ge=1, le=1e6, description="on an alarm, algorithm.kl.coef is multiplied by it"
+    )
+    tries: NonNegativeCount = Field(default=3, description="alarms after which the run goes on")
+
+    @model_validator(mode="after")
+    def _monitors_can_be_read(self):
+        mistakes = []
+        for i, text in enumerate(self.on):
+            try:
+                Monitor.parse(text)
+            except ValueError as error:
+                mistakes.append((f"on[{i}]", str(error)))
+        refuse(mistakes)
+        return self
+
+    @property
+    def monitors(self) -> list[Monitor]:
+        """What is watched, each once."""
+        return list(dict.fromkeys(Monitor.parse(text) for text in self.on))
 
 
 def best_metric_mistakes(best_metric: str, metrics: Sequence[MetricConfig]) -> list[str]:

@@ -25,7 +25,7 @@ from fgrlhf.models.decoding import (
     Steps,
     decode,
     response_mask,
-    uniform_rows,
+    uniform_numbers,
     without_padding,
 )
 from fgrlhf.models.dialogs import dialog_text, fit_dialog
@@ -39,6 +39,7 @@ from fgrlhf.models.logprobs import (
 from fgrlhf.models.lora import ADAPTERS, has_adapters, merged_weights, save_adapters
 from fgrlhf.models.provenance import ModelSource
 from fgrlhf.models.saving import (
+    NEUTRAL_BEAM_SETTINGS,
     check_written,
     forget_last_call,
     generation_settings,
@@ -49,26 +50,6 @@ from fgrlhf.models.top_layers import count_layers, train_top_layers
 from fgrlhf.text_types import Prompt
 from fgrlhf.types import HEARD, PADDING, WRITTEN, Divergence, PolicyOutput, Response
 
-# Settings of a checkpoint's generation config that force or forbid tokens, or that change what beam
-# search looks for. They are not part of the policy, so beam search runs without them.
-NEUTRAL_BEAM_SETTINGS = {
-    "num_return_sequences": 1,
-    "length_penalty": 1.0,
-    "early_stopping": False,
-    "forced_bos_token_id": None,
-    "forced_eos_token_id": None,
-    "no_repeat_ngram_size": 0,
-    "encoder_no_repeat_ngram_size": 0,
-    "repetition_penalty": 1.0,
-    "encoder_repetition_penalty": 1.0,
-    "min_length": 0,
-    "min_new_tokens": None,
-    "bad_words_ids": None,
-    "suppress_tokens": None,
-    "begin_suppress_tokens": None,
-    "sequence_bias": None,
-    "exponential_decay_length_penalty": None,
-}
 # Special tokens with which models end a text in pretraining. The generation config of an instruct
 # model may name only the end of a turn.
 ENDS_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "</s>")
@@ -239,9 +220,8 @@ class Policy(nn.Module, ABC):
         lengths = []
         # a tokenizer's batch is held in memory as Python lists; data sets have many prompts
         for start in range(0, len(prompts), COUNTED_AT_ONCE):
-            texts = []
-            for prompt in map(_as_prompt, prompts[start : start + COUNTED_AT_ONCE]):
-                texts.append(self.chat.write(prompt) if self.chat else prompt.text)
+            part = map(_as_prompt, prompts[start : start + COUNTED_AT_ONCE])
+            texts = [self.chat.write(prompt) if self.chat else prompt.text for prompt in part]
             lengths += self._lengths(texts)
         return lengths
 
@@ -364,7 +344,7 @@ class Policy(nn.Module, ABC):
             )
         # refused before anything is computed, rather than at the token that has no position
         self.check_fits(prompt_ids_GP.shape[1], sampling.max_new_tokens)
-        uniform_BT = _uniform_numbers(sampling, row_seeds, len(prompt_ids_GP) * num_samples)
+        uniform_BT = uniform_numbers(sampling, row_seeds, len(prompt_ids_GP) * num_samples)
         was_training = self.model.training
         self.model.eval()  # before the encoder runs: its dropout would be sampling noise too
         if sampling.num_beams > 1:
@@ -425,8 +405,7 @@ class Policy(nn.Module, ABC):
         mask_BT = response_mask(ids_BT, self.eos_ids)
         ids_BT = ids_BT * mask_BT + self.tokenizer.pad_token_id * (1 - mask_BT)
         # the beams' own scores are normalised by length: score the tokens as any other response
-        batch = (prompt_ids_GP, prompt_mask_GP, ids_BT, mask_BT)
-        scored, _ = self(*batch, temperature=temperature)
+        scored, _ = self(prompt_ids_GP, prompt_mask_GP, ids_BT, mask_BT, temperature=temperature)
         return Response(ids_BT, mask_BT, scored.logprobs_BT)
 
     def forward(
@@ -472,9 +451,10 @@ class Policy(nn.Module, ABC):
                 repetition_penalty, before_BP, response_ids_BT, real_BT
             )
         # N: real tokens of the batch; nothing is computed for padding
+        hidden_ND = hidden_BTD[real_BT]
         logprobs_N, entropy_N = chosen_logprobs(
             self.project,
-            hidden_BTD[real_BT],
+            hidden_ND,
             response_ids_BT[real_BT],
             temperature,
             entropy_gradient=entropy_gradient,
@@ -485,12 +465,11 @@ class Policy(nn.Module, ABC):
         zeros_BT = logprobs_N.new_zeros(real_BT.shape)
         log_kept_mass_BT = None
         if truncation is not None:
-            log_kept_mass_N = log_kept_mass_of_states(self.project, hidden_BTD[real_BT], truncation)
+            log_kept_mass_N = log_kept_mass_of_states(self.project, hidden_ND, truncation)
             log_kept_mass_BT = zeros_BT.masked_scatter(real_BT, log_kept_mass_N)
         divergence_BT = None
         if divergence is not None:
-            divergence_N = divergence(self.project, hidden_BTD[real_BT])
-            divergence_BT = zeros_BT.masked_scatter(real_BT, divergence_N)
+            divergence_BT = zeros_BT.masked_scatter(real_BT, divergence(self.project, hidden_ND))
         output = PolicyOutput(
             logprobs_BT=zeros_BT.masked_scatter(real_BT, logprobs_N),
             entropy_BT=zeros_BT.masked_scatter(real_BT, entropy_N),
@@ -608,15 +587,6 @@ class Policy(nn.Module, ABC):
 
     def check_fits(self, prompt_tokens: int, response_tokens: int) -> None:
         """Raise `UserError` if they need more positions than the model has."""
-
-
-def _uniform_numbers(sampling: Sampling, row_seeds: Sequence[int] | None, B: int) -> Tensor:
-    """uniform_BT for `decode`; greedy decoding reads none of them."""
-    if not sampling.do_sample:
-        return torch.zeros(B, sampling.max_new_tokens)
-    if row_seeds is None or len(row_seeds) != B:
-        raise ValueError("sampling needs one seed per response")
-    return uniform_rows(row_seeds, sampling.max_new_tokens)
 
 
 def _as_prompt(prompt: Prompt | str) -> Prompt:

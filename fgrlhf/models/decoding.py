@@ -78,6 +78,15 @@ def uniform_rows(row_seeds: Sequence[int], length: int) -> Tensor:
     return torch.stack(rows) if rows else torch.zeros(0, length)
 
 
+def uniform_numbers(sampling: Sampling, row_seeds: Sequence[int] | None, B: int) -> Tensor:
+    """uniform_BT for `decode`; greedy decoding reads none of them."""
+    if not sampling.do_sample:
+        return torch.zeros(B, sampling.max_new_tokens)
+    if row_seeds is None or len(row_seeds) != B:
+        raise ValueError("sampling needs one seed per response")
+    return uniform_rows(row_seeds, sampling.max_new_tokens)
+
+
 def likeliest(scores_BV: Tensor, C: int) -> tuple[Tensor, Tensor]:
     """The C largest scores of each row, in descending order, and their ids: (scores_BC, ids_BC).
 

@@ -47,6 +47,26 @@ NEUTRAL = {  # values with which a setting has no effect; None never has one
     "top_p": 1.0,
     "typical_p": 1.0,
 }
+# Settings of a checkpoint's generation config that force or forbid tokens, or that change what beam
+# search looks for. They are not part of the policy, so beam search runs without them.
+NEUTRAL_BEAM_SETTINGS = {
+    "num_return_sequences": 1,
+    "length_penalty": 1.0,
+    "early_stopping": False,
+    "forced_bos_token_id": None,
+    "forced_eos_token_id": None,
+    "no_repeat_ngram_size": 0,
+    "encoder_no_repeat_ngram_size": 0,
+    "repetition_penalty": 1.0,
+    "encoder_repetition_penalty": 1.0,
+    "min_length": 0,
+    "min_new_tokens": None,
+    "bad_words_ids": None,
+    "suppress_tokens": None,
+    "begin_suppress_tokens": None,
+    "sequence_bias": None,
+    "exponential_decay_length_penalty": None,
+}
 
 
 def ignored_settings(config: GenerationConfig) -> dict[str, Any]:

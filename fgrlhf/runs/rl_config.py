@@ -5,13 +5,11 @@ unread keys only cause a note at the start, because a single setting enables the
 algorithms (`RLConfig.unused_settings`), and those of a disabled tracker (`LoggingConfig.notes`).
 """
 
-import math
 import os
-import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -23,7 +21,7 @@ from fgrlhf.algorithms.registry import (
     own_hooks,
     read_with_ppo_section,
 )
-from fgrlhf.base.errors import shorten
+from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.configs.sections import (
     ABOUT_MIXTURES,
     PARTS_OF_THE_POLICY,
@@ -56,6 +54,7 @@ from fgrlhf.configs.user_class import ClassPath
 from fgrlhf.metrics.config import (
     ABOUT_METRICS,
     EvaluationMetrics,
+    GuardConfig,
     best_metric_mistakes,
     models_of,
     unwatchable,
@@ -165,90 +164,6 @@ class EnvConfig(StrictModel):
         return make_conversations(self.of, self.max_turns, policy)
 
 
-_MONITOR = re.compile(r"(?P<metric>[^\s<>=]+)\s*(?:(?P<sign>[<>]=)\s*(?P<bound>\S+))?")
-
-
-@dataclass(frozen=True)
-class Monitor:
-    """What the guard watches: a metric that must not fall while the reward rises, or its bound.
-
-    Args:
-      metric: of dev, or of a training step.
-      bound: None: it must not fall.
-      is_lower: whether the bound is the lowest value, rather than the highest.
-    """
-
-    metric: str
-    bound: float | None = None
-    is_lower: bool = True
-
-    @classmethod
-    def parse(cls, text: str) -> "Monitor":
-        """Read `metric`, `metric >= number` or `metric <= number`.
-
-        Raises:
-          ValueError: the text is none of them.
-        """
-        match = _MONITOR.fullmatch(text.strip())
-        bound = match and match["bound"]
-        if match is None or (bound and not is_finite(bound)):
-            raise ValueError(
-                f"`{shorten(text, 60)}` is neither the name of a metric nor a bound such as"
-                " `length >= 40` or `kl <= 5`"
-            )
-        return cls(match["metric"], float(bound) if bound else None, match["sign"] != "<=")
-
-    def __str__(self) -> str:
-        if self.bound is None:
-            return self.metric
-        return f"{self.metric} {'>=' if self.is_lower else '<='} {self.bound:g}"
-
-
-def is_finite(text: str) -> bool:
-    """Whether a text is a finite number."""
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
-
-
-class GuardConfig(StrictModel):
-    """The section `train.guard`: what to do when the policy exploits its reward."""
-
-    on: Annotated[list[str], Field(min_length=1)] = Field(
-        description=(
-            "dev metrics that must not fall while the reward rises, and bounds such as"
-            " `length >= 40` or `kl <= 5`"
-        )
-    )
-    restore: Literal["best"] | None = Field(
-        default="best", description="on an alarm, go on from the best policy; null: from this one"
-    )
-    lr: float = Field(
-        default=0.5, gt=0, le=1, description="on an alarm, both learning rates are multiplied by it"
-    )
-    kl_coef: float = Field(
-        default=2.0, ge=1, le=1e6, description="on an alarm, algorithm.kl.coef is multiplied by it"
-    )
-    tries: NonNegativeCount = Field(default=3, description="alarms after which the run goes on")
-
-    @model_validator(mode="after")
-    def _monitors_can_be_read(self):
-        mistakes = []
-        for i, text in enumerate(self.on):
-            try:
-                Monitor.parse(text)
-            except ValueError as error:
-                mistakes.append((f"on[{i}]", str(error)))
-        refuse(mistakes)
-        return self
-
-    @property
-    def monitors(self) -> list[Monitor]:
-        """What is watched, each once."""
-        return list(dict.fromkeys(Monitor.parse(text) for text in self.on))
-
-
 class RLTrainConfig(PolicyTrainConfig):
     """The section `train` of RL."""
 
@@ -292,6 +207,22 @@ class RLTrainConfig(PolicyTrainConfig):
         default=None,
         description="watch for a policy that exploits its reward: docs/rewards.md, A guard",
     )
+
+    def check_sizes(self, episodes_per_step: int, total_steps: int, world: int) -> None:
+        """Raise `UserError` if the sizes of a step on `world` processes do not fit together."""
+        if episodes_per_step % (self.n_minibatches * world):
+            raise UserError(
+                f"{episodes_per_step} rollouts per step cannot be split evenly into"
+                f" train.n_minibatches={self.n_minibatches} minibatches on {world} processes:"
+                " change train.n_minibatches, train.sampling_batch_size_per_card or"
+                " env.train_num_samples_per_input"
+            )
+        if self.n_critic_warmup_steps >= total_steps:
+            raise UserError(
+                f"train.n_critic_warmup_steps={self.n_critic_warmup_steps}, but"
+                f" train.total_episodes={self.total_episodes} is only {total_steps} steps: the"
+                " policy would never learn. Lower the former or raise the latter"
+            )
 
     def size_notes(
         self, episodes_per_step: int, total_steps: int, warmup_steps: int
