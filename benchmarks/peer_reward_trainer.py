@@ -35,6 +35,7 @@ from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import write_json
 from fgrlhf.base.seeds import derive_seed
 from fgrlhf.configs.strict import validate
+from fgrlhf.data.mixture import read_files
 from fgrlhf.reward_models.inputs import RMInputs
 from fgrlhf.reward_models.prefix import text_prefix
 from fgrlhf.reward_models.scoring import inputs_of, shape_of
@@ -154,7 +155,7 @@ def prepare(folder: Path, size: Size) -> Work:
     save_gpt2(Start(folder), size)
     config = pair_config(folder, size)
     _, inputs = load(config)
-    rows = read_pair_rows(config.data.train_file)
+    rows = read_files(config.data.train_file, read_pair_rows)
     examples = encode(inputs, rows, text_prefix, config.data.with_context)
     return Work(folder, size, config, inputs, examples)
 

@@ -63,7 +63,7 @@ from fgrlhf.value import ActorCritic
 
 def select_usable(
     settings: DPOSettings, comparisons: Sequence[TokenComparison]
-) -> list[TokenComparison]:
+) -> Sequence[TokenComparison]:
     """The comparisons that have something to learn from for one of the losses.
 
     Raises:

@@ -1,5 +1,6 @@
 """Connections: sort words into groups of related words."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ def full_puzzles(split: str, seed: int) -> list[Prompt]:
     return make_puzzles(split, seed, SIZES[split], Design())
 
 
-def read_puzzles(source: str | Path) -> list[Prompt]:
+def read_puzzles(source: str | Path) -> Sequence[Prompt]:
     """Prompts with their `groups`, such as those that data/make_puzzles.py writes.
 
     Raises:
