@@ -142,12 +142,10 @@ class Conversations:
           UserError: the environment fails, or a conversation needs more positions than the model
             has.
         """
-        prompt_ids = [ids[mask.bool()].tolist() for ids, mask in zip(*encoded)]
-        talks = [
-            _Talk(prompt, ids)
-            for prompt, ids in zip(prompts, prompt_ids, strict=True)
-            for _ in range(num_samples)
-        ]
+        talks = []
+        for prompt, ids_P, mask_P in zip(prompts, *encoded, strict=True):
+            prompt_ids = ids_P[mask_P.bool()].tolist()
+            talks += [_Talk(prompt, prompt_ids) for _ in range(num_samples)]
         still_open = list(range(len(talks)))
         turn = response
         for n in range(1, self.max_turns + 1):

@@ -167,7 +167,9 @@ def test_the_first_argument_may_be_a_task(tmp_path, monkeypatch):
 
 
 def test_a_config_file_is_not_needed():
-    with pytest.raises(UserError, match="model: .*give model=... on the command line"):
+    with pytest.raises(
+        UserError, match=r"model\.ckpt: missing; give model\.ckpt=\.\.\. on the command line"
+    ):
         rl.main(["numbers", "--train.lr", "1"])
     with pytest.raises(UserError, match="use_vllm"):
         rl.main(["--use_vllm"])

@@ -8,6 +8,7 @@ that of a teacher:
 No gradient flows through the sampling or the teacher. The rewards are logged and not used.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -68,9 +69,9 @@ class FollowsTeacher(Algorithm):
     reuses_rollouts = False
     config: DivergenceConfig
 
+    @abstractmethod
     def teacher(self, policy: "Policy", old: Rollout) -> "tuple[Policy, Tensor, Tensor]":
         """(teacher, prompt_ids_BP, prompt_mask_BP): what it reads before each response."""
-        raise NotImplementedError
 
     def advantages(
         self, rollout: Rollout, penalized_BT: Tensor, rewards: TokenReward

@@ -123,6 +123,23 @@ class Mistakes(ValueError):
         return lines
 
 
+def _missing(
+    model: type[BaseModel], location: Sequence[Any], way_to_add: Callable[[str], str]
+) -> list[str]:
+    """A line for a missing key; for a section, one for each key that must be given in it."""
+    path = ".".join(str(part) for part in location)
+    for parent in sections_at(model, location[:-1]):
+        field = parent.model_fields.get(location[-1])
+        section = None if field is None else field.annotation
+        if not isinstance(section, type) or not issubclass(section, BaseModel):
+            continue  # a value, or a choice of sections
+        needed = [key for key, inner in section.model_fields.items() if inner.is_required()]
+        return [line for key in needed for line in _missing(model, (*location, key), way_to_add)]
+    choices = choices_at(model, [str(part) for part in location])
+    known = f"; known: {', '.join(choices)}" if choices else ""
+    return [f"{path}: missing; {way_to_add(path)}{known}"]
+
+
 def explain(
     model: type[BaseModel],
     problem: Mapping[str, Any],
@@ -159,9 +176,7 @@ def explain(
         hint = other_place(model, path) or _hint_for_key(model, path, known)
         return [f"{shorten(path)}: unknown key; {hint}"]
     if rule == "missing":
-        choices = choices_at(model, [str(part) for part in location])
-        known = f"; known: {', '.join(choices)}" if choices else ""
-        return [f"{path}: missing; {way_to_add(path)}{known}"]
+        return _missing(model, location, way_to_add)
 
     if rule in ("model_type", "model_attributes_type", "dict_type"):
         return [_not_a_section(model, path, problem, hide, is_json)]

@@ -73,11 +73,10 @@ class Mixture:
         counts = [0] * len(self.weights)
         files = []
         for place in range(rest + number):
-            due = [
-                (-(-(count + 1) * total // weight), file)
-                for file, (weight, count) in enumerate(zip(self.weights, counts))
-                if count * total < (place + 1) * weight
-            ]
+            due = []
+            for file, (weight, count) in enumerate(zip(self.weights, counts)):
+                if count * total < (place + 1) * weight:
+                    due.append((-(-(count + 1) * total // weight), file))
             _, file = min(due)
             counts[file] += 1
             files.append(file)
