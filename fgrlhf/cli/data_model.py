@@ -15,8 +15,8 @@ class ModelSettings(StrictModel):
     )
     base: str | None = Field(
         default=None,
-        description="folder or hub name of the model of an adapter or GGUF file; null: the one that the"
-        " adapter names, or config and tokenizer of the GGUF file",
+        description="folder or hub name of the model of an adapter or GGUF file; null: the one that"
+        " the adapter names, or config and tokenizer of the GGUF file",
     )
 
 
