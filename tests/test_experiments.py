@@ -18,7 +18,7 @@ from tasks.experiments import __main__ as command
 from tasks.experiments.__main__ import STUDIES
 from tasks.experiments.stages import ROOT
 
-ON_THE_DEMO = ("science", "compare", "second_round", "active", "noisy_annotators")
+ON_THE_DEMO = ("science", "compare", "second_round", "active", "noisy_annotators", "hole")
 # case -> study and settings; {} is a folder that has the files of the demo, of people and a model
 CASES = {
     **{name: (name, {"base_dir": "{}", "seeds": "3"}) for name in ON_THE_DEMO},
@@ -139,6 +139,7 @@ FILES_OF_THE_DEMO = {
     "second_round": {"data/train.json", "data/dev.json", "generated/sft-dev/samples.jsonl"},
     "active": {"data/train.json", "fine_grained/best/config.json", "base_model/config.json"},
     "noisy_annotators": {"data/train_feedback.json", "data/dev_feedback.json"},
+    "hole": {"data/train_feedback.json", "rel_rm/model.safetensors", "sft/model.safetensors"},
 }
 
 

@@ -25,6 +25,7 @@ STUDIES = {
     "second_round": "feedback on the answers of a trained policy",
     "active": "uncertainty against random choice of the answers to judge",
     "noisy_annotators": "weighted against plain majorities, with one noisy annotator",
+    "hole": "a hole in the feedback, for one reward model and for an ensemble",
     "real_feedback": "every stage on people's feedback, with a pretrained language model",
 }
 
