@@ -23,7 +23,7 @@ beside it; n is raised by a tenth until that share reaches the power.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal
 
 import numpy as np
@@ -147,24 +147,22 @@ def simulated_power(settings: PowerSettings, items: int, annotators: int) -> flo
     return found / settings.runs
 
 
-def report(settings: PowerSettings) -> list[str]:
-    """The lines that the program prints."""
+def report(settings: PowerSettings) -> Iterator[str]:
+    """The lines that the program prints, each as soon as it is known: simulations take a while."""
     what = {
         "comparisons": "share of wins minus share of losses",
         "errors": "difference of the shares of segments with an error",
     }[settings.of]
     unit = "items" if settings.of == "comparisons" else "prompts (each with both policies)"
-    lines = [
-        f"{what}: {settings.d:g}, to be found in {settings.power:.0%} of evaluations",
-        f"  {unit} by number of annotators:",
-        "  annotators  by equation     needed  judgements  simulated power",
-    ]
+    yield f"{what}: {settings.d:g}, to be found in {settings.power:.0%} of evaluations"
+    yield f"  {unit} by number of annotators:"
+    yield "  annotators  by equation     needed  judgements  simulated power"
     policies = 1 if settings.of == "comparisons" else 2
     for annotators in settings.annotators:
         first = n = items_needed(settings, annotators)
         judgements = n * annotators * policies
         if judgements > MOST_SIMULATED:
-            lines.append(f"  {annotators:>10}  {n:>11,}  {n:>9,}  {judgements:>10,}  {'–':>15}")
+            yield f"  {annotators:>10}  {n:>11,}  {n:>9,}  {judgements:>10,}  {'–':>15}"
             continue
         found = simulated_power(settings, n, annotators)
         for _ in range(MOST_RAISES):
@@ -173,19 +171,17 @@ def report(settings: PowerSettings) -> list[str]:
             n = math.ceil(1.1 * n)
             found = simulated_power(settings, n, annotators)
         judgements = n * annotators * policies
-        lines.append(
-            f"  {annotators:>10}  {first:>11,}  {n:>9,}  {judgements:>10,}  {found:>15.3f}"
-        )
-    lines.append(
+        yield f"  {annotators:>10}  {first:>11,}  {n:>9,}  {judgements:>10,}  {found:>15.3f}"
+    yield (
         f"  by {settings.runs:,} simulations of each line, with agreement={settings.agreement:g}."
         " Take ties, share and agreement from a pilot study (`fgrlhf human-eval`)"
     )
-    return lines
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """The program `fgrlhf human-eval power`."""
-    print("\n".join(report(settings_from(PowerSettings, argv, USAGE))))
+    for line in report(settings_from(PowerSettings, argv, USAGE)):
+        print(line, flush=True)
 
 
 if __name__ == "__main__":

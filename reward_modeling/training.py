@@ -19,7 +19,7 @@ from fgrlhf.models.provenance import read_source
 from fgrlhf.models.saving import forget_last_call
 from fgrlhf.models.sharding import unsharded, whole
 from fgrlhf.reward_models.spec import RewardModelSpec
-from fgrlhf.runs.batching import permuted_batches
+from fgrlhf.runs.batching import permuted_batches, shuffled_batches
 from fgrlhf.runs.checkpoint import model_to_install
 from fgrlhf.runs.distributed import shards_models, stage_accelerator
 from fgrlhf.runs.precision import dtype_of_run
@@ -119,12 +119,11 @@ class RewardTrainer(SupervisedTrainer):
 
     def epoch_batches(self, epoch: int) -> list[list[int]]:
         train = self.config.train
+        batches = shuffled_batches if train.group_by_length else permuted_batches
         lengths = None
-        if self.micro_batch_size < train.batch_size:
+        if train.group_by_length or self.micro_batch_size < train.batch_size:
             lengths = [self.length_of(row) for row in self.rows]
-        return permuted_batches(
-            len(self.rows), train.batch_size, train.seed, epoch, lengths, self.mixture
-        )
+        return batches(len(self.rows), train.batch_size, train.seed, epoch, lengths, self.mixture)
 
     def collate(self, rows: Sequence) -> dict[str, Tensor]:
         return self.collator(rows)

@@ -48,9 +48,6 @@ class SFTTrainConfig(SupervisedTrainConfig):
     """The section `train` of SFT."""
 
     lr: Rate = Field(default=5e-5, description="learning rate")
-    group_by_length: bool = Field(
-        default=False, description="batch answers of similar length, which reduces padding"
-    )
     packing: bool = Field(
         default=False,
         description="decoder-only: several examples in one row where that reduces padding",

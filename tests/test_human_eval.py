@@ -185,7 +185,7 @@ def test_power_of_no_difference_is_small():
 
 
 def test_the_report_reaches_the_power():
-    lines = report(PowerSettings(d=0.4, runs=200, annotators=[1, 3]))
+    lines = list(report(PowerSettings(d=0.4, runs=200, annotators=[1, 3])))
     for line in lines[3:5]:
         assert float(line.split()[-1]) >= 0.8
     needed = [int(line.split()[2]) for line in lines[3:5]]
@@ -205,4 +205,4 @@ def test_a_small_difference_is_not_simulated():
     # millions of items: the equation holds, and simulations would take days
     settings = PowerSettings(d=0.001, annotators=[1])
     needed = f"{items_needed(settings, 1):,}"
-    assert report(settings)[3].split() == ["1", needed, needed, needed, "–"]
+    assert list(report(settings))[3].split() == ["1", needed, needed, needed, "–"]

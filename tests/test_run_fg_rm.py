@@ -352,16 +352,22 @@ def test_a_step_has_a_random_sample_sorted_by_length():
             assert read == sorted(read, reverse=True)
 
 
-def test_parts_of_a_step_have_less_padding(tmp_path):
-    changes = {"train__max_steps": 4, "evaluation__every_steps": 4}
+def test_parts_of_a_step_and_batches_by_length_have_less_padding(tmp_path):
     shares = []
-    for size in (16, 4):
-        folder = str(tmp_path / f"micro{size}")
-        changes |= {"train__micro_batch_size": size, "logging__save_dir": folder}
+    for name, size, by_length in (("whole", 16, False), ("parts", 4, False), ("length", 16, True)):
+        changes = {
+            "train__max_steps": 4,
+            "train__micro_batch_size": size,
+            "train__group_by_length": by_length,
+            "evaluation__every_steps": 4,
+            "logging__save_dir": str(tmp_path / name),
+        }
         train(config(tmp_path, "causal", **changes))
-        lines = [json.loads(x) for x in (tmp_path / f"micro{size}" / "metrics.jsonl").open()]
+        lines = [json.loads(x) for x in (tmp_path / name / "metrics.jsonl").open()]
         shares += [line["padding"] for line in lines if "padding" in line]
-    assert len(shares) == 2 and 0 < shares[1] < 0.7 * shares[0]
+    whole, parts, by_length = shares
+    assert 0 < parts < 0.7 * whole
+    assert 0 < by_length < 0.7 * whole
 
 
 @pytest.mark.parametrize(

@@ -418,6 +418,9 @@ class SupervisedTrainConfig(TrainConfig):
         default=None,
         description="rows per forward and backward pass and process; null: all of its share",
     )
+    group_by_length: bool = Field(
+        default=False, description="batch rows of similar length, which reduces padding"
+    )
     weight_decay: Decay = Field(default=0.0, description="of AdamW")
     adam_beta1: float = Field(default=0.9, ge=0, lt=1, description="of AdamW")
     adam_beta2: float = Field(default=0.999, ge=0, lt=1, description="of AdamW")
