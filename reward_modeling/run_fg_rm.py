@@ -420,6 +420,7 @@ def _train(config: SegmentRMConfig, task: Task) -> Path:
         collator,
         tokenizer,
         dev,
+        [text.response for text, _ in texts],
         accelerator,
     )
     return training.run_training(trainer, spec, start_messages)

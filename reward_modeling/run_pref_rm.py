@@ -381,7 +381,15 @@ def _train(config: PreferenceRMConfig, task: Task) -> Path:
     dev_examples = with_features(network, inputs, dev_examples)
     start_with_pairs(network, inputs, examples)
     trainer = PairTrainer(
-        config, network, examples, dev_examples, PairCollator(inputs), tokenizer, dev, accelerator
+        config,
+        network,
+        examples,
+        dev_examples,
+        PairCollator(inputs),
+        tokenizer,
+        dev,
+        [answer.text for row in rows if row.pairs for answer in row.answers],
+        accelerator,
     )
 
     def moments() -> dict[str, Any]:

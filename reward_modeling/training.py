@@ -1,7 +1,7 @@
 """Shared code of both reward-model trainers: metrics and the training run."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from fgrlhf.base.files import read_json, write_json, write_text
 from fgrlhf.kernels.choice import use_kernels
+from fgrlhf.metrics.novelty import save_seen, seen_ngrams
 from fgrlhf.models.lora import has_adapters, merged_weights
 from fgrlhf.models.provenance import read_source
 from fgrlhf.models.saving import forget_last_call
@@ -71,6 +72,7 @@ class RewardTrainer(SupervisedTrainer):
       collator: examples -> the network's inputs, and `labels`.
       tokenizer: of the network.
       dev: the dev rows.
+      responses: the texts of the training rows, whose n-grams the model's folder has (novelty.py).
     """
 
     config: RMConfig
@@ -84,6 +86,7 @@ class RewardTrainer(SupervisedTrainer):
         collator: Callable[[Sequence], dict[str, Tensor]],
         tokenizer: Any,
         dev: DevRows,
+        responses: Iterable[str],
         accelerator: Accelerator,
     ):
         super().__init__(config, network, examples, dev_examples, accelerator)
@@ -91,6 +94,7 @@ class RewardTrainer(SupervisedTrainer):
         self.collator = collator
         self.tokenizer = tokenizer
         self.dev = dev
+        self.seen_ngrams = seen_ngrams(responses)
         self.evaluations = Evaluations()
 
     @abstractmethod
@@ -331,7 +335,7 @@ def install_model(
     folder: Path,
     weights: dict[str, Tensor] | None = None,
 ) -> None:
-    """Write model, tokenizer, source and spec, each atomically and the spec last.
+    """Write model, tokenizer, source, n-grams and spec, each atomically and the spec last.
 
     Adapters are merged into the model's weights.
 
@@ -348,4 +352,5 @@ def install_model(
         tokenizer.save_pretrained(temporary)
         if source is not None:
             source.save(temporary)
+        save_seen(temporary, trainer.seen_ngrams)
     spec.save(folder)

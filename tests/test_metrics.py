@@ -19,6 +19,7 @@ from fgrlhf.base.files import write_jsonl
 from fgrlhf.metrics import overlap
 from fgrlhf.metrics.config import METRICS, MetricConfig
 from fgrlhf.metrics.meteor import Meteor
+from fgrlhf.metrics.novelty import save_seen, seen_ngrams
 from fgrlhf.metrics.overlap import (
     bleu,
     chrf,
@@ -340,11 +341,15 @@ def required_settings(language_model) -> dict[str, dict[str, Any]]:
     scorer = {"kind": "python", "of": "test_metrics.Vowels"}
     references = Path(language_model).with_name("references.jsonl")
     write_jsonl(references, [{"prompt": text, "references": [text]} for text in ("cat", "dog")])
+    reward_model = Path(language_model).with_name("reward_model")
+    reward_model.mkdir(exist_ok=True)
+    save_seen(reward_model, seen_ngrams(["the red cat ."]))
     return {
         "perplexity": {"model": language_model},
         "score": {"scorer": scorer},
         "cider": {"references": str(references)},
         "msttr": {"n": 2},
+        "novelty": {"model": str(reward_model)},
     }
 
 
@@ -377,6 +382,7 @@ def test_empty_responses_score_lowest_or_do_not_apply(language_model):
         "distinct3": None,
         "repetition": None,
         "copying": None,
+        "novelty": None,
         "perplexity": None,
         "msttr": None,
         "parent": None,  # the row has no table

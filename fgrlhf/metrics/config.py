@@ -86,6 +86,9 @@ METRICS: dict[str, MetricFacts] = {
     "distinct3": _VARIETY,
     "repetition": MetricFacts(higher_is_better=False, reads=frozenset({"n", "key"}), is_share=True),
     "copying": MetricFacts(None, reads=frozenset({"n", "key"}), is_share=True),
+    "novelty": MetricFacts(
+        None, reads=frozenset({"model", "key"}), requires=frozenset({"model"}), is_share=True
+    ),
     "msttr": MetricFacts(higher_is_better=True, reads=frozenset({"n", "key"}), is_share=True),
     "cider": replace(
         _OVERLAP,
@@ -144,7 +147,10 @@ class MetricConfig(StrictModel):
         description="column in rows and summaries; null: the name",
     )
     model: FilePath | None = Field(
-        default=None, description="perplexity: folder or hub name of a language model"
+        default=None,
+        description=(
+            "perplexity: folder or hub name of a language model; novelty: folder of a reward model"
+        ),
     )
     chat_template: bool | None = Field(
         default=None,

@@ -83,6 +83,13 @@ def _cider(config: MetricConfig) -> NamedMetric:
     return ReferenceMetric(config, partial(cider, frequencies=frequencies))
 
 
+def _novelty(config: MetricConfig) -> NamedMetric:
+    from fgrlhf.metrics.novelty import load_seen, novelty
+
+    assert config.model is not None
+    return TextMetric(config, partial(novelty, seen_S=load_seen(config.model)))
+
+
 def _parent(config: MetricConfig) -> NamedMetric:
     from fgrlhf.metrics.parent import Parent
 
@@ -135,6 +142,7 @@ _BUILDERS: dict[str, Callable[[MetricConfig], NamedMetric]] = {
     "repetition": lambda config: TextMetric(config, partial(repetition, n=config.n or 4)),
     "msttr": lambda config: TextMetric(config, partial(msttr, n=config.n or 50)),
     "cider": _cider,
+    "novelty": _novelty,
     "parent": _parent,
     "length": lambda config: TextMetric(config, count_words),
     "sentences": _sentences,

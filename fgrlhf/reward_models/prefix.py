@@ -1,5 +1,6 @@
 """The words that a reward model reads: those before a response, and the response in segments."""
 
+import operator
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -84,6 +85,15 @@ class RMText:
         """A response whose segments are the words of these half-open character ranges."""
         segments = tuple(tuple(text[start:end].split()) for start, end in spans)
         return cls(prefix, segments, spaces_before_words(text, spans))
+
+    @property
+    def response(self) -> str:
+        """The text of the response; words whose white space is not known have single spaces."""
+        words = [word for segment in self.segments for word in segment]
+        if self.spaces is None:
+            return " ".join(words)
+        spaces = [space for segment in self.spaces for space in segment]
+        return "".join(map(operator.add, spaces, words))
 
 
 def spaces_before_words(text: str, spans: Sequence[tuple[int, int]]) -> tuple[tuple[str, ...], ...]:
