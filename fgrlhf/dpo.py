@@ -28,7 +28,7 @@ from tqdm import tqdm
 
 from fgrlhf.alignment import char_ends
 from fgrlhf.base.errors import UserError
-from fgrlhf.data.mixture import mixture_of, of_each
+from fgrlhf.data.mixture import mixture_of
 from fgrlhf.data.token_comparisons import (
     BAD,
     GOOD,
@@ -36,6 +36,7 @@ from fgrlhf.data.token_comparisons import (
     TokenComparison,
     collate,
 )
+from fgrlhf.dpo_rows import Sizes, StoredLogprobs, mismatched
 from fgrlhf.models.base import Policy
 from fgrlhf.models.sharding import unsharded
 from fgrlhf.policy_trainer import DevEvaluation, PolicyTrainer
@@ -49,40 +50,15 @@ from fgrlhf.preference_terms import (
     is_mean,
     loss_sums,
     token_weights,
-    units_of,
 )
 from fgrlhf.runs import checkpoint
 from fgrlhf.runs.batching import micro_batches, shuffled_batches
 from fgrlhf.runs.distributed import share_of
-from fgrlhf.runs.dpo_config import DPOConfig, DPOSettings
+from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.runs.progress import progress_bar
 from fgrlhf.runs.step_metrics import PhaseClock, rounded, texts_of_tokens
 from fgrlhf.utils import seeded
 from fgrlhf.value import ActorCritic
-
-
-def select_usable(
-    settings: DPOSettings, comparisons: Sequence[TokenComparison]
-) -> Sequence[TokenComparison]:
-    """The comparisons that have something to learn from for one of the losses.
-
-    Raises:
-      UserError: a loss finds nothing in any comparison.
-    """
-    totals = sum(map(count_units, comparisons), Counter())
-    for name in settings.losses:
-        for unit in sorted(units_of(name)):
-            if not totals[unit]:
-                raise UserError(
-                    f"dpo.loss={name} learns from {unit}, and the data have none: choose another"
-                    " loss (docs/algorithms.md, Losses of preferences), or other data"
-                )
-    wanted = {unit for name in settings.losses for unit in units_of(name)}
-
-    def usable(part: Sequence[TokenComparison]) -> list[TokenComparison]:
-        return [each for each in part if any(count_units(each)[unit] for unit in wanted)]
-
-    return of_each(comparisons, usable)
 
 
 class DPOTrainer(PolicyTrainer):
@@ -114,14 +90,14 @@ class DPOTrainer(PolicyTrainer):
         super().__init__(config, ActorCritic(policy, None), evaluate, accelerator)
         self.comparisons = comparisons
         self.mixture = mixture_of(comparisons)
-        self.units = [count_units(comparison) for comparison in comparisons]
+        self.sizes = Sizes(comparisons)
         # the prompt of each comparison with an answer to another one, for the KL of KTO
-        self.mismatched: list[TokenComparison] = []
+        self.mismatched: Sequence[TokenComparison] = []
         if any(name in WITH_KL for name in config.dpo.losses):
-            self.mismatched = mismatched(comparisons)
-        # comparison -> answer -> tokens, under the initial policy; None: not computed yet
-        self.ref_logprobs: list[list[Tensor]] | None = None
-        self.mismatched_ref_logprobs: list[list[Tensor]] = []
+            self.mismatched = mismatched(comparisons, self.sizes)
+        # under the initial policy; None: not computed yet
+        self.ref_logprobs: StoredLogprobs | None = None
+        self.mismatched_ref_logprobs: StoredLogprobs | None = None
         self._epoch = -1  # the epoch whose batches are in `_epoch_batches`; -1: none yet
         self._epoch_batches: list[list[int]] = []
         self._check_sizes()
@@ -174,34 +150,35 @@ class DPOTrainer(PolicyTrainer):
         return is_last_saved and checkpoint.latest_step(self.folder) == self.total_steps
 
     @torch.no_grad()
-    def reference_logprobs(self, rows: Sequence[TokenComparison]) -> list[list[Tensor]]:
-        """The log pi(y_t) of every answer under the current policy: comparison -> answer -> tokens.
+    def reference_logprobs(self, rows: Sequence[TokenComparison]) -> StoredLogprobs:
+        """The log pi(y_t) of every answer under the current policy.
 
         The processes share the work, and each gets the results of all. A sharded policy must be
         called within `unsharded`.
         """
         self.actor_critic.eval()
+        sizes = self.sizes if rows is self.comparisons else Sizes(rows)
         size = self.config.train.micro_batch_size
-        share = share_of(
-            range(len(rows)),
-            self.accelerator.process_index,
-            self.accelerator.num_processes,
-        )
-        order = sorted(share, key=lambda i: rows[i].lengths)
+        world = self.accelerator.num_processes
+        share = share_of(range(len(rows)), self.accelerator.process_index, world)
+        order = sorted(share, key=sizes.__getitem__)
         bar = progress_bar(len(order), "reference", "prompt", enabled=not self._quiet())
-        results: list[tuple[int, list[Tensor]]] = []  # (index of the comparison, its answers)
-        for start in range(0, len(order), size):
+        results = StoredLogprobs(sizes)
+        # all processes make the same number of passes, since they exchange the results of each
+        for start in range(0, math.ceil(len(rows) / world), size):
             indices = order[start : start + size]
-            comparisons = [rows[i] for i in indices]
-            batch = self._collate(comparisons, None)
-            with self.precision():
-                logprobs_BT = self._logprobs(self.actor_critic, batch).cpu()
-            results += zip(indices, _rows_of_answers(logprobs_BT, comparisons))
-            bar.update(len(comparisons))
+            found: list[tuple[int, list[Tensor]]] = []  # (index of the comparison, its answers)
+            if indices:
+                comparisons = [rows[i] for i in indices]
+                batch = self._collate(comparisons, None)
+                with self.precision():
+                    logprobs_BT = self._logprobs(self.actor_critic, batch).cpu()
+                found += zip(indices, _rows_of_answers(logprobs_BT, comparisons))
+                bar.update(len(comparisons))
+            for i, logprobs in gather_object(found) if world > 1 else found:
+                results.put(i, logprobs)
         bar.close()
-        if self.accelerator.num_processes > 1:
-            results = gather_object(results)
-        return [per_answer for _, per_answer in sorted(results, key=lambda item: item[0])]
+        return results
 
     def update(self, indices: Sequence[int]) -> dict[str, float]:
         """One optimiser step on the comparisons with these indices.
@@ -211,7 +188,7 @@ class DPOTrainer(PolicyTrainer):
         """
         train = self.config.train
         world = self.accelerator.num_processes
-        counts = sum((self.units[i] for i in indices), Counter())
+        counts = sum((count_units(self.comparisons[i]) for i in indices), Counter())
         divergence = self.divergence(indices)
         self.actor_critic.train(train.dropout)
         self.set_learning_rates()
@@ -359,14 +336,8 @@ class DPOTrainer(PolicyTrainer):
         epoch, i = divmod(step, self.steps_per_epoch)
         if self._epoch != epoch:
             train = self.config.train
-            lengths = [comparison.lengths for comparison in self.comparisons]
             self._epoch_batches = shuffled_batches(
-                len(lengths),
-                train.batch_size,
-                train.seed,
-                epoch,
-                lengths,
-                self.mixture,
+                len(self.sizes), train.batch_size, train.seed, epoch, self.sizes, self.mixture
             )
             self._epoch = epoch
         return self._epoch_batches[i]
@@ -374,8 +345,7 @@ class DPOTrainer(PolicyTrainer):
     @property
     def episodes_per_step(self) -> float:
         """Answers read in a step; an RL run would have to sample as many."""
-        answers = sum(len(comparison.answer_ids) for comparison in self.comparisons)
-        return self.config.train.batch_size * answers / len(self.comparisons)
+        return self.config.train.batch_size * len(self.sizes.answers) / len(self.sizes)
 
     # ---- small parts -----------------------------------------------------------------------------
 
@@ -438,32 +408,6 @@ class DPOTrainer(PolicyTrainer):
             )
         if not self.comparisons:
             raise UserError("there are no comparisons to train on")
-
-
-def mismatched(comparisons: Sequence[TokenComparison]) -> list[TokenComparison]:
-    """Every prompt with an answer to another prompt: those of the next comparison in length.
-
-    If all comparisons have the same prompt, there is no other.
-    """
-    n = len(comparisons)
-    order = sorted(range(n), key=lambda i: comparisons[i].lengths)
-    # comparison -> the next one with another prompt; a second pass is for the end, after which the
-    # first one follows
-    others: dict[int, TokenComparison] = {}
-    other: TokenComparison | None = None
-    for place in reversed(range(2 * n)):
-        i, following = order[place % n], comparisons[order[(place + 1) % n]]
-        if following.prompt_ids != comparisons[i].prompt_ids:
-            other = following
-        others[i] = other or comparisons[i]
-    result = []
-    for i, mine in enumerate(comparisons):
-        k = i % len(others[i].answer_ids)
-        ids = others[i].answer_ids[k]
-        result.append(
-            TokenComparison(mine.source, mine.prompt_ids, [ids], [[False] * len(ids)], [])
-        )
-    return result
 
 
 def _rows_of_answers(

@@ -12,9 +12,11 @@ from fgrlhf.base.errors import UserError, shorten, suggestion
 from fgrlhf.configs.sections import names_of
 from fgrlhf.data.comparisons import Comparison, ComparisonSource
 from fgrlhf.data.mixture import of_each, read_files
+from fgrlhf.data.stream import chosen, mapped
 from fgrlhf.data.token_comparisons import WITHOUT_MARKS, TokenComparison, encode_comparisons
 from fgrlhf.dev_evaluation import dev_evaluation
-from fgrlhf.dpo import DPOTrainer, select_usable
+from fgrlhf.dpo import DPOTrainer
+from fgrlhf.dpo_rows import Sizes, select_usable
 from fgrlhf.kernels.choice import use_kernels
 from fgrlhf.kernels.copies import keep_copies
 from fgrlhf.models import frozen_layers
@@ -23,7 +25,7 @@ from fgrlhf.models.lora import AdapterFree
 from fgrlhf.models.trunk import text_config
 from fgrlhf.policy import check_prompts_fit, trained_policy
 from fgrlhf.policy_trainer import announce
-from fgrlhf.preference_terms import BAD_ANSWERS, GOOD_ANSWERS, PAIRS, count_units
+from fgrlhf.preference_terms import BAD_ANSWERS, GOOD_ANSWERS, PAIRS
 from fgrlhf.runs.distributed import (
     mixed_precision,
     shard_over_processes,
@@ -68,7 +70,7 @@ def load_comparisons(
             f"data.pairs: there is no source of pairs `{shorten(data.pairs, 60)}`;"
             f" {suggestion(data.pairs, [*ROW_FORMATS, *sources])}"
         )
-    answers = [answer for comparison in comparisons for answer in comparison.answers]
+    answers = (answer for comparison in comparisons for answer in comparison.answers)
     if config.dpo.reads_marks and not any(answer.marked for answer in answers):
         raise UserError(
             f"{_mark_readers(config.dpo)}, but data.pairs={data.pairs} marks no characters in the"
@@ -78,18 +80,21 @@ def load_comparisons(
     return comparisons
 
 
-def _read_rows(config: DPOConfig, file: str) -> list[Comparison]:
+def _read_rows(config: DPOConfig, file: str) -> Sequence[Comparison]:
     """The comparisons of a file that have something to learn from."""
     data = config.data
     counts: Counter[str] = Counter()
-    rows = ROW_FORMATS[data.pairs].read(file, data.columns, counts=counts)
+
+    def decided(row: Comparison) -> tuple[Comparison, ...]:
+        return (row,) if row.pairs or row.labels else ()
+
+    comparisons = ROW_FORMATS[data.pairs].stream(file, data.columns, decided, counts)
     for what, count in counts.items():
         say(f"{file}: {what}: {count:,}")
-    comparisons = [row for row in rows if row.pairs or row.labels]
     if not comparisons:
         raise UserError(
-            f"{file} has no pairs to learn from: all of its {len(rows)} rows are ties. Choose"
-            " another file with data.feedback_file=..."
+            f"{file} has no pairs to learn from: all of its rows are ties. Choose another file with"
+            " data.feedback_file=..."
         )
     return comparisons
 
@@ -122,7 +127,7 @@ def build_trainer(task: Task, config: DPOConfig) -> DPOTrainer:
         policy = trained_policy(config.model, empty)
     if not sharded:
         policy.to(accelerator.device)
-    train_prompts = list({c.prompt.id: c.prompt for c in comparisons}.values())
+    train_prompts = _distinct_prompts(comparisons)
     train_file = data.train_file or names_of(data.feedback_file)
     dev_file = data.dev_file or "dev"
     evaluated_prompts = dev_prompts[: config.evaluation.examples]
@@ -135,11 +140,6 @@ def build_trainer(task: Task, config: DPOConfig) -> DPOTrainer:
         comparisons, lambda part: encode_comparisons(policy, part, longest, reads_marks)
     )
     encoded = select_usable(config.dpo, encoded)
-    for comparison in encoded:
-        answers = map(len, comparison.answer_ids)
-        policy.check_fits(len(comparison.prompt_ids), max(answers))
-    if accelerator.is_main_process:
-        print(what_is_learned(encoded), flush=True)
     # without the pass of a fixed reference over all data, no states of frozen layers are kept
     is_fixed = config.dpo.needs_reference and config.dpo.reference.sync_every is None
     if not (is_fixed and keeps_frozen_states(policy, encoded, accelerator.num_processes)):
@@ -159,16 +159,31 @@ def build_trainer(task: Task, config: DPOConfig) -> DPOTrainer:
     evaluate = dev_evaluation(task, config, dev_prompts, None, reference, accelerator)
     with seeded(config.train.seed, "init"):
         trainer = DPOTrainer(config, policy, encoded, evaluate, accelerator)
+    for prompt, longest in trainer.sizes:
+        policy.check_fits(prompt, longest)
     for row in trainer.mismatched:
         policy.check_fits(len(row.prompt_ids), len(row.answer_ids[0]))
+    if accelerator.is_main_process:
+        print(what_is_learned(trainer.sizes), flush=True)
     return trainer
 
 
-def what_is_learned(comparisons: Sequence[TokenComparison]) -> str:
+def _distinct_prompts(comparisons: Sequence[Comparison]) -> Sequence[Prompt]:
+    """The first prompt with each id."""
+    seen: set[int] = set()  # hashes, since the ids of many rows would take much memory
+
+    def is_new(prompt: Prompt) -> bool:
+        known = len(seen)
+        seen.add(hash(prompt.id))
+        return len(seen) > known
+
+    return chosen(mapped(comparisons, lambda part: [row.prompt for row in part]), is_new)
+
+
+def what_is_learned(sizes: Sizes) -> str:
     """Numbers of pairs, answers and prompts, to print."""
-    counts = sum(map(count_units, comparisons), Counter())
-    answers = sum(len(comparison.answer_ids) for comparison in comparisons)
-    prompts = len({tuple(comparison.prompt_ids) for comparison in comparisons})
+    counts, answers = sizes.units, len(sizes.answers)
+    prompts = len(set(sizes.prompt_keys))
     if counts[PAIRS]:
         return f"{counts[PAIRS]} pairs of {answers} answers to {prompts} prompts"
     good, bad = counts[GOOD_ANSWERS], counts[BAD_ANSWERS]

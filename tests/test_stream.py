@@ -1,15 +1,23 @@
 import tracemalloc
+from collections import Counter
 
 import pytest
+import tiny
+from rl_helpers import metrics
 from test_run_sft import config as sft_config
 from test_run_sft import make_world, rows, weights
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_jsonl, write_jsonl
+from fgrlhf.configs.strict import load_config, validate
 from fgrlhf.data import stream
-from fgrlhf.data.formats import DEMONSTRATIONS, PROMPTS
-from fgrlhf.data.stream import FileRows, Mapped, parts_of
+from fgrlhf.data.formats import COMPARISONS, DEMONSTRATIONS, PROMPTS
+from fgrlhf.data.stream import FileRows, Lazy, Mapped, parts_of
+from fgrlhf.data.token_comparisons import encode_comparisons
+from fgrlhf.dpo_rows import Sizes
+from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.task import NO_TASK
+from fgrlhf.train_dpo import build_trainer, load_comparisons
 from sft.data import every_turn
 from sft.run_sft import train
 
@@ -160,3 +168,107 @@ def test_a_run_on_rows_that_stay_in_their_file_is_the_same(tmp_path, monkeypatch
     assert all(whole[key].equal(streamed[key]) for key in whole)
     whole, streamed = [read_jsonl(folder / "metrics.jsonl") for folder in folders]
     assert whole == streamed
+
+
+def comparison_rows(number):
+    """Rows of several lengths; one has only ties, and two answers of another are equal."""
+    made = []
+    for i in range(number):
+        responses = [" ".join(["cat"] * (1 + i % 3)), "a red dog", "the bird"]
+        preferences = [[0, 1], [2, 1]] if i % 5 else [[1, 2]]
+        made.append(
+            {
+                "prompt": f"{'one ' * (i % 4)} two",
+                "responses": responses,
+                "preferences": preferences,
+            }
+        )
+    made[3]["preferences"] = []
+    made[4] |= {"responses": ["a dog", "a dog"], "preferences": [[0, 1]]}
+    return made
+
+
+@pytest.mark.parametrize("loss, mixed", [("sigmoid", True), ("kto", False)])
+def test_preferences_that_stay_in_their_file_give_the_same_policy(
+    tmp_path, monkeypatch, loss, mixed
+):
+    """Also if the run is interrupted."""
+    tiny.t5(dropout=0.1).save(tmp_path / "base")
+    file, other = tmp_path / "rows.jsonl", tmp_path / "other.jsonl"
+    write_jsonl(file, comparison_rows(14))
+    write_jsonl(other, comparison_rows(6))
+    write_jsonl(tmp_path / "dev.jsonl", [{"prompt": "one", "references": ["a cat"]}])
+    source = f"[{{file: {file}, share: 2}}, {{file: {other}, share: 1}}]" if mixed else str(file)
+    (tmp_path / "config.yml").write_text(f"""
+model: {{ckpt: {tmp_path}/base, max_generated_len: 6}}
+dpo: {{loss: {loss}}}
+data: {{feedback_file: {source}, dev_file: {tmp_path}/dev.jsonl}}
+train: {{epochs: 2, batch_size: 4, micro_batch_size: 3, lr: 1e-2, dropout: true}}
+evaluation: {{every_steps: 100}}
+""")
+
+    def trainer(name):
+        folder = f"logging.save_dir={tmp_path}/{name}"
+        return build_trainer(NO_TASK, load_config(DPOConfig, tmp_path / "config.yml", [folder]))
+
+    monkeypatch.setattr(stream, "LARGE", 2**30)
+    whole = trainer("whole")
+    whole.train()
+    monkeypatch.setattr(stream, "LARGE", -1)
+    trainer("streamed").train(until=3)
+    streamed = trainer("streamed")
+    assert isinstance(streamed.comparisons, Lazy) and len(streamed.comparisons) == len(
+        whole.comparisons
+    )
+    streamed.train()
+    assert streamed.step == whole.step > 3
+    expected = whole.policy.state_dict()
+    assert all(tensor.equal(expected[key]) for key, tensor in streamed.policy.state_dict().items())
+    rows_of = [metrics(tmp_path / name) for name in ("whole", "streamed")]
+    assert rows_of[0] == rows_of[1]
+
+
+def test_a_comparison_in_a_file_takes_a_few_bytes(tmp_path, monkeypatch):
+    policy = tiny.policy("t5")
+    file = tmp_path / "rows.jsonl"
+    row = {"prompt": "one two " * 20, "responses": ["cat " * 20, "dog"], "preferences": [[0, 1]]}
+    write_jsonl(file, [row] * 3000)
+    monkeypatch.setattr(stream, "KEPT", 100)
+    sizes = []
+    for large in (2**30, -1):
+        monkeypatch.setattr(stream, "LARGE", large)
+        tracemalloc.start()
+        encoded = encode_comparisons(policy, COMPARISONS.stream(file), 30)
+        kept = encoded, Sizes(encoded)
+        sizes.append(tracemalloc.get_traced_memory()[0] / len(kept[1]))
+        tracemalloc.stop()
+        del encoded, kept
+    whole, streamed = sizes
+    assert streamed < 200 < 1000 < whole  # with what does not depend on the number of rows
+
+
+@pytest.mark.parametrize("row", [{"preferences": [[0, 1]]}, {"preferences": []}, {}])
+def test_notes_on_comparisons_are_counted_once(tmp_path, monkeypatch, row):
+    file = tmp_path / "rows.jsonl"
+    write_jsonl(file, [{"prompt": "a", "responses": ["b", "c"], "input": "d", **row}] * 3)
+    counted = []
+    for size in (2**30, -1):
+        monkeypatch.setattr(stream, "LARGE", size)
+        counts = Counter()
+        try:
+            items = list(COMPARISONS.stream(file, counts=counts))
+        except UserError as error:
+            items = str(error)
+        counted.append((items, counts))
+    assert counted[0] == counted[1] and (counted[0][1] or isinstance(counted[0][0], str))
+
+
+def test_a_file_of_ties_is_refused_in_the_same_words(tmp_path, monkeypatch):
+    file = tmp_path / "rows.jsonl"
+    write_jsonl(file, comparison_rows(5)[3:4])
+    tree = {"model": {"ckpt": "x"}, "data": {"feedback_file": str(file)}}
+    tree["logging"] = {"save_dir": str(tmp_path / "run")}
+    for size in (2**30, -1):
+        monkeypatch.setattr(stream, "LARGE", size)
+        with pytest.raises(UserError, match="all of its rows are ties. Choose another file"):
+            load_comparisons(validate(DPOConfig, tree, "test"), {}, NO_TASK.prompts)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from shlex import quote
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, NoReturn, TypeVar
 
 from pydantic import BeforeValidator
 
@@ -96,11 +96,7 @@ class Format(Generic[Item]):
         refuse_rows(problems, f"read as {self.name}", self._way_out(source, missing))
         items = list(chain.from_iterable(lists))
         if not items and counts:
-            left_out = ", ".join(f"{what}: {count:,}" for what, count in counts.most_common())
-            raise UserError(
-                f"{shorten(str(source))} has no row of {self.name} that is used ({left_out}). Give"
-                " a file with others too"
-            )
+            self._refuse_unused(source, counts)
         return items
 
     def stream(
@@ -108,6 +104,7 @@ class Format(Generic[Item]):
         source: str | Path,
         columns: Columns | None = None,
         each: Callable[[Item], Sequence[Item]] = lambda item: (item,),
+        counts: Counter[str] | None = None,
     ) -> Sequence[Item]:
         """As `read`, but the rows of a large .jsonl file stay there (fgrlhf/data/stream.py).
 
@@ -115,14 +112,18 @@ class Format(Generic[Item]):
           each: an item -> those that take its place.
         """
         if not stays_in_file(source):
-            return [new for item in self.read(source, columns) for new in each(item)]
+            items = self.read(source, columns, counts=counts)
+            return [new for item in items for new in each(item)]
         columns = columns or {}
         check_columns(columns, (*self.names, CLUSTER), str(source))
         missing: set[str] = set()
-        read_row = self._reader(columns, missing)
+        read_first = self._reader(columns, missing, counts)
+        # what a row adds to the counts is counted once
+        read_later = self._reader(columns, missing, None if counts is None else Counter())
+        n_read = 0
 
         def items_of(number: int | str, values: Mapping[str, Any]) -> list[Item]:
-            return [new for item in read_row(number, values) for new in each(item)]
+            return [new for item in read_later(number, values) for new in each(item)]
 
         found = FileRows(source, items_of)
         line = Line(0, 0, None)
@@ -133,11 +134,24 @@ class Format(Generic[Item]):
                 yield number, line.row
 
         def note(number: int | str, values: Mapping[str, Any]) -> None:
-            found.add(int(number), line, len(items_of(number, values)))
+            nonlocal n_read
+            items = read_first(number, values)
+            n_read += len(items)
+            found.add(int(number), line, sum(len(each(item)) for item in items))
 
         _, problems = read_each(rows(), note, source)
         refuse_rows(problems, f"read as {self.name}", self._way_out(source, missing))
+        if not n_read and counts:
+            self._refuse_unused(source, counts)
         return found
+
+    def _refuse_unused(self, source: str | Path, counts: Counter[str]) -> NoReturn:
+        """Raise the error of a source whose rows are all left out."""
+        left_out = ", ".join(f"{what}: {count:,}" for what, count in counts.most_common())
+        raise UserError(
+            f"{shorten(str(source))} has no row of {self.name} that is used ({left_out}). Give"
+            " a file with others too"
+        )
 
     def _reader(
         self,

@@ -13,10 +13,11 @@ read more than once in it, another one in part, and goes on there in the next pa
 Shares need not add up to 1: each is divided by their sum. They are kept to a ten-thousandth.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, partial
+from itertools import chain
 from math import floor, lcm
 from pathlib import Path
 from typing import Any, TypeVar
@@ -158,6 +159,9 @@ class MixedRows(Lazy[Item]):
             place -= len(self.parts[file])
             file += 1
         return self.parts[file][place]
+
+    def __iter__(self) -> Iterator[Item]:
+        return chain.from_iterable(self.parts)
 
 
 def mixture_of(rows: Sequence[Any]) -> Mixture | None:

@@ -73,6 +73,40 @@ def mapped(rows: Sequence[Source], function: Callable[[Sequence[Source]], Sequen
     return Mapped(rows, function) if isinstance(rows, Lazy) else function(rows)
 
 
+class Chosen(Lazy[Item]):
+    """Some of the rows, in their order.
+
+    Args:
+      places: of these rows, ascending.
+    """
+
+    def __init__(self, rows: Sequence[Item], places: Sequence[int]):
+        self._rows = rows
+        self._places = places
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def item(self, place: int) -> Item:
+        return self._rows[self._places[place]]
+
+    def __iter__(self) -> Iterator[Item]:
+        places = iter(self._places)
+        wanted = next(places, None)
+        for place, row in enumerate(self._rows):
+            if place == wanted:
+                yield row
+                wanted = next(places, None)
+
+
+def chosen(rows: Sequence[Item], is_wanted: Callable[[Item], bool]) -> Sequence[Item]:
+    """The rows that are wanted; of rows in a file, their places are kept."""
+    if not isinstance(rows, Lazy):
+        return [row for row in rows if is_wanted(row)]
+    places = array("I", (place for place, row in enumerate(rows) if is_wanted(row)))
+    return rows if len(places) == len(rows) else Chosen(rows, places)
+
+
 def parts_of(rows: Sequence[Source]) -> Iterator[list[Source]]:
     """The rows in lists of at most `KEPT`."""
     iterator = iter(rows)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.data.comparisons import Comparison, labels_of_pairs
+from fgrlhf.data.stream import chosen, mapped
 from fgrlhf.models.base import Policy
 from fgrlhf.text_types import Message, Prompt
 
@@ -30,11 +31,6 @@ class TokenComparison:
     marked: Sequence[Sequence[bool]]  # whether each token of each answer has marked characters
     pairs: Sequence[tuple[int, int]]
     labels: Sequence[bool | None] = ()  # whether each answer is good; (): nobody said of any
-
-    @property
-    def lengths(self) -> tuple[int, int]:
-        """Sort key: a batch of comparisons of similar length needs little padding."""
-        return len(self.prompt_ids), max(map(len, self.answer_ids))
 
 
 @dataclass(frozen=True)
@@ -87,8 +83,8 @@ def encode_comparisons(
     comparisons: Sequence[Comparison],
     max_generated_len: int,
     reads_marks: bool = False,
-) -> list[TokenComparison]:
-    """Comparisons as token ids.
+) -> Sequence[TokenComparison]:
+    """Comparisons as token ids; of rows in a file, when they are needed.
 
     An answer ends with `Policy.end_id`, unless it is longer than `max_generated_len` and is cut.
     Pairs of answers with the same tokens are left out, and so are comparisons without other pairs
@@ -107,6 +103,28 @@ def encode_comparisons(
             f" {type(policy.tokenizer).__name__} has no character offsets: use a checkpoint with"
             f" a fast tokenizer (tokenizer.json), or {WITHOUT_MARKS}"
         )
+
+    def encoded(part: Sequence[Comparison]) -> list[TokenComparison]:
+        return _encoded(policy, part, max_generated_len, reads_marks)
+
+    def is_usable(row: TokenComparison) -> bool:
+        return bool(row.pairs) or any(label is not None for label in row.labels)
+
+    usable = chosen(mapped(comparisons, encoded), is_usable)
+    if not usable:
+        raise UserError(
+            f"{len(comparisons)} comparisons, but no pair of different answers among them, so there"
+            " is nothing to learn from: check the feedback file, or raise"
+            f" model.max_generated_len={max_generated_len} if answers differ only after that many"
+            " tokens"
+        )
+    return usable
+
+
+def _encoded(
+    policy: Policy, comparisons: Sequence[Comparison], max_generated_len: int, reads_marks: bool
+) -> list[TokenComparison]:
+    """The comparisons as token ids, also those that have nothing to learn from."""
     prompt_ids = _prompt_ids(policy, [comparison.prompt for comparison in comparisons])
     encoded = []
     for comparison in comparisons:
@@ -114,17 +132,9 @@ def encode_comparisons(
         answer_ids = [ids for ids, _ in rows]
         pairs = [(i, j) for i, j in comparison.pairs if answer_ids[i] != answer_ids[j]]
         labels = comparison.labels or labels_of_pairs(len(answer_ids), pairs)
-        if pairs or any(label is not None for label in labels):
-            prompt = prompt_ids[_key(comparison.prompt)]
-            marked = [marked_T for _, marked_T in rows]
-            encoded.append(TokenComparison(comparison, prompt, answer_ids, marked, pairs, labels))
-    if not encoded:
-        raise UserError(
-            f"{len(comparisons)} comparisons, but no pair of different answers among them, so there"
-            " is nothing to learn from: check the feedback file, or raise"
-            f" model.max_generated_len={max_generated_len} if answers differ only after that many"
-            " tokens"
-        )
+        prompt = prompt_ids[_key(comparison.prompt)]
+        marked = [marked_T for _, marked_T in rows]
+        encoded.append(TokenComparison(comparison, prompt, answer_ids, marked, pairs, labels))
     return encoded
 
 
