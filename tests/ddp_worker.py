@@ -34,6 +34,7 @@ TRPO["algorithm__cliprange_value"] = None
 CONSTANT = {"algorithm__loss": {"type": "constant", "leave_out": ["truncated"]}}
 CONSTANT["algorithm__kl__reference"] = {"sync_every": 2}
 CISPO = {"algorithm__loss": {"type": "cispo", "importance_level": "segment"}}
+TURNS = {"env__kind": "python", "env__of": "rl_helpers.Echo", "env__max_turns": 3}
 CASES = {  # name: (policy, whether the critic has a trunk, changed settings)
     "t5": ("t5", True, {}),
     "gpt2": ("gpt2", False, {"train__n_minibatches": 1, "train__micro_batch_size": 3}),
@@ -47,6 +48,7 @@ CASES = {  # name: (policy, whether the critic has a trunk, changed settings)
     "bart": ("bart", True, {}),
     "flan": ("flan", True, {}),
     "trpo": ("t5", True, TRPO),
+    "turns": ("gpt2", False, {**TURNS, "algorithm__name": "grpo"}),
 }
 
 

@@ -13,7 +13,7 @@ from fgrlhf.models.lora import AdapterFree
 from fgrlhf.ppo import PPOTrainer
 from fgrlhf.reward import CombinedReward
 from fgrlhf.runs.rl_config import RLConfig
-from fgrlhf.text_types import Prompt, SegmentScore
+from fgrlhf.text_types import Prompt, Reply, SegmentScore
 from fgrlhf.trainer import make_trainer
 from fgrlhf.types import Rollout
 from fgrlhf.value import ActorCritic, Value
@@ -94,6 +94,18 @@ def metrics(folder: Path, timings: bool = False) -> list[dict]:
     """The lines of metrics.jsonl, by default without the timings, which differ between runs."""
     rows = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
     return [{k: v for k, v in row.items() if timings or not k.startswith("time/")} for row in rows]
+
+
+class Echo:
+    """Repeats the first word of a turn and rewards its length; ends after `turns` turns."""
+
+    def __init__(self, turns=9):
+        self.turns = turns
+
+    def reply(self, prompt, messages):
+        first = (messages[-1][1].split() or ["a"])[0]
+        n = (len(messages) + 1) // 2
+        return Reply(f"the {first}", float(len(messages[-1][1])), done=n == self.turns)
 
 
 def rollout(mask_BT, **tensors) -> Rollout:

@@ -10,10 +10,12 @@ import rl_helpers
 import tiny
 import torch
 import yaml
+from rl_helpers import Echo
 
 from fgrlhf.alignment import decode, place_on_tokens
 from fgrlhf.base.errors import UserError
-from fgrlhf.base.files import write_jsonl
+from fgrlhf.base.files import read_jsonl, write_jsonl
+from fgrlhf.cli.evaluate import main as evaluate
 from fgrlhf.cli.tiny_model import main as tiny_model
 from fgrlhf.configs.sections import Sampling
 from fgrlhf.configs.strict import validate
@@ -37,18 +39,6 @@ from fgrlhf.types import HEARD, PADDING, WRITTEN
 from fgrlhf.value import ActorCritic
 
 SAMPLING = Sampling(max_new_tokens=8)
-
-
-class Echo:
-    """Repeats the first word of a turn and rewards its length; ends after `turns` turns."""
-
-    def __init__(self, turns=9):
-        self.turns = turns
-
-    def reply(self, prompt, messages):
-        first = (messages[-1][1].split() or ["a"])[0]
-        n = (len(messages) + 1) // 2
-        return Reply(f"the {first}", float(len(messages[-1][1])), done=n == self.turns)
 
 
 class Silent:
@@ -391,6 +381,20 @@ def test_the_game_of_the_page(tmp_path, monkeypatch):
     }
     for row in samples:
         assert row["replies"][-1]["after"] == len(row["tokens"])
+    # an evaluation plays the same conversations as that of the last step
+    Path("game.yml").write_text(yaml.safe_dump(tree), encoding="utf-8")
+    evaluation = ["config=game.yml", "data_dir=.", "split=dev", "seed=42", "output_dir=results"]
+    evaluate(["policy=run/final", *evaluation])
+    found = json.loads(Path("results/eval/run-dev/summary.json").read_text())
+    last = [row for row in rl_helpers.metrics("run") if "eval/reward" in row][-1]
+    for name in ("reward", "kl"):
+        assert found[name]["mean"] == pytest.approx(last[f"eval/{name}"], rel=1e-4, abs=1e-4)
+    evaluate(["policy=model", *evaluation, "num_samples=8"])
+    rows = read_jsonl("results/eval/model-dev/rows.jsonl")
+    assert any("\n" in row["response"] for row in rows)  # several turns
+    scorer = "search.scorer={kind: python, of: games.Any}"
+    with pytest.raises(UserError, match="a search finds the steps of one turn"):
+        evaluate(["policy=model", *evaluation, "do_sample=true", scorer])
 
 
 def test_rewards_of_the_game_by_hand():

@@ -153,8 +153,14 @@ def responses_of(settings: EvaluateSettings, config: RLConfig) -> Sampling:
     """How answers are sampled. With `do_sample=false` the config's other settings are ignored.
 
     Raises:
-      UserError: several responses per prompt, or a search, are asked for, but nothing is random.
+      UserError: several responses per prompt, or a search, are asked for, but nothing is random, or
+        a search of conversations.
     """
+    if settings.search is not None and config.env.has_conversations:
+        raise UserError(
+            f"a search finds the steps of one turn, but {settings.config} has env.kind=python:"
+            " leave out search, or set env.kind=prompt"
+        )
     model = config.model
     length = model.max_generated_len
     reason = "do_sample is false"
@@ -234,7 +240,9 @@ def responder_of(
     temperature = config.logprob_temperature
     section = settings.search
     if section is None:
-        return PolicyResponder(policy, sampling, settings.seed, settings.num_samples, temperature)
+        conversations = config.env.build(policy)
+        how = (sampling, settings.seed, settings.num_samples, temperature, conversations)
+        return PolicyResponder(policy, *how)
     context = RewardContext(task.rm_prefix, str(policy.device), config.model.dtype)
     scorer = section.scorer.build(context)
     search = StepSearch(scorer, section.beams, section.samples, section.separator)
