@@ -107,7 +107,8 @@ def test_what_cannot_be_read_is_refused(tmp_path):
 def test_a_guard_watches_it_by_a_bound():
     metrics = read_metrics([{"name": "novelty", "model": "outputs/rm"}])
     assert unwatchable("novelty", None, []).startswith("which is not computed: add novelty")
-    assert "neither direction is known to be better" in unwatchable("novelty", None, metrics)
+    reason = unwatchable("novelty", None, metrics)
+    assert "neither direction is known" in reason and "such as `novelty <= 0.5`" in reason
     bound = Monitor.parse("novelty <= 0.4")
     assert unwatchable(bound.metric, bound.bound, metrics) == ""
 

@@ -308,7 +308,8 @@ def unwatchable(metric: str, bound: float | None, metrics: Sequence[MetricConfig
         return "which is what the policy is trained on: name what tells whether it is right"
     is_known = column in by_column or column in METRICS or column == "kl"
     if is_known and is_higher_better(metric, metrics) is None:
-        way_out = f"give it a bound, such as `{metric} <= 5`"
+        highest = 0.5 if column in METRICS and METRICS[column].is_share else 5
+        way_out = f"give it a bound, such as `{metric} <= {highest}`"
         if any(config.column == column and config.name == "score" for config in metrics):
             way_out += ", or set `better` of the metric"
         return f"of which neither direction is known to be better: {way_out}"
