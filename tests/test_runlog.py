@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import re
 import subprocess
 import sys
@@ -411,6 +412,57 @@ def test_trackers_of_accelerate_get_the_numbers(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="names mlflow, which is not installed: pip install mlflow"):
         RunLog(tmp_path / "other", others={"mlflow": ("p", "n")})
     assert not (tmp_path / "other").exists()
+
+
+class FakeMLflow:
+    """Records what accelerate and the log call, and refuses the names that MLflow 3.17 refuses."""
+
+    def __init__(self):
+        limits = SimpleNamespace(MAX_PARAM_VAL_LENGTH=6000, MAX_PARAMS_TAGS_PER_BATCH=100)
+        self.utils = SimpleNamespace(validation=limits)
+        self.values, self.tables, self.ended = {}, {}, False
+
+    def search_experiments(self, filter_string):
+        return []
+
+    def create_experiment(self, **_):
+        return "1"
+
+    def start_run(self, run_name, **_):
+        self.run_name = run_name
+
+    def log_params(self, values):
+        for name in values:
+            normal = os.path.normpath(name)
+            assert re.fullmatch(r"[/\w.\- :]+", name) and name == normal and name[0] not in "./"
+        self.values |= values
+
+    def log_metrics(self, values, step):
+        self.log_params(values)
+
+    def log_table(self, data, artifact_file):
+        self.tables[artifact_file] = data.to_dict("records")
+
+    def end_run(self):
+        self.ended = True
+
+
+def test_mlflow_gets_names_that_it_takes_and_tables(tmp_path, monkeypatch):
+    fake = FakeMLflow()
+    monkeypatch.setitem(sys.modules, "mlflow", fake)
+    PartialState()  # as in every run
+    others = {"mlflow": ("p", "mine")}
+    with RunLog(tmp_path, {"reward": {"my (first)": {"weight": 0.5}}}, others=others) as log:
+        log.log(3, {"passes//data/a (b).jsonl": 0.25, "pass@1": 1.0, "passes/hub:x/größe": 2})
+        log.samples(3, SAMPLES[:1])
+    assert fake.run_name == "mine" and fake.ended
+    assert fake.values == {
+        "reward.my _first_.weight": "0.5",
+        "passes/data/a _b_.jsonl": 0.25,
+        "pass_1": 1.0,
+        "passes/hub:x/größe": 2,
+    }
+    assert fake.tables == {"samples/step-3.json": [dict(zip(TABLE[0], [3, "p", "a b", -1.5, 1]))]}
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ import json
 import math
 import os
 import platform
+import re
 import subprocess
 import sys
 import time
@@ -116,8 +117,7 @@ class RunLog:
         if wandb is not None:
             self._start_wandb(wandb, settings, before.get("wandb_id"))
         for name, (project, run) in others.items():
-            masked = mask_tree(settings)
-            start = functools.partial(_OfAccelerate, name, project, run, masked)
+            start = functools.partial(_OfAccelerate, name, project, run, mask_tree(settings))
             self._trackers.append(_Tracker(name, start))
         for path in callbacks:
             made = import_object("callback", path)
@@ -258,9 +258,8 @@ class RunLog:
         rows = [_metrics_row(line) for line in lines if line.strip()]
         damaged = sum(row is None for row in rows)
         if damaged:
-            _set_aside(
-                path, f"{damaged} of {len(rows)} lines of {path} are damaged; the others are kept"
-            )
+            kept = "the others are kept"
+            _set_aside(path, f"{damaged} of {len(rows)} lines of {path} are damaged; {kept}")
         write_jsonl(path, [row for row in rows if row is not None and row["step"] <= step])
 
     def _write_run(
@@ -354,11 +353,7 @@ def git_commit(folder: Path) -> str | None:
     def git(*arguments: str) -> str | None:
         try:
             done = subprocess.run(
-                ["git", *arguments],
-                cwd=folder,
-                capture_output=True,
-                text=True,
-                timeout=20,
+                ["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=20
             )
         except (OSError, subprocess.TimeoutExpired):
             return None
@@ -525,6 +520,11 @@ class _TensorBoard:
         self.writer.close()
 
 
+def _mlflow_name(name: str) -> str:
+    """The name as MLflow 3.17 takes it; with one like `passes//a (b)` it refuses a whole line."""
+    return os.path.normpath(re.sub(r"[^/\w.\- :]", "_", name))
+
+
 class _OfAccelerate:
     """Trackio or MLflow, by accelerate."""
 
@@ -540,20 +540,24 @@ class _OfAccelerate:
 
         named = {"name": run_name} if name == "trackio" else {"run_name": run_name}
         self.name, self.module = name, module
+        self.name_of = _mlflow_name if name == "mlflow" else str
         self.tracker: Any = LOGGER_TYPE_TO_CLASS[name](project, **named)
         self.tracker.start()
-        texts = {key: str(value) for key, value in by_dotted_key(settings).items()}
+        texts = {self.name_of(key): str(value) for key, value in by_dotted_key(settings).items()}
         self.tracker.store_init_configuration(texts)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        self.tracker.log(dict(metrics), step=step)
+        self.tracker.log({self.name_of(name): value for name, value in metrics.items()}, step=step)
 
     def table(self, step: int, rows: list[dict[str, Any]]) -> None:
-        """Trackio only: MLflow's tables are files beside the run."""
-        if self.name == "trackio" and rows:
+        if rows:
             from pandas import DataFrame  # trackio 0.3 takes the names of columns from it alone
 
-            self.tracker.log({"samples": self.module.Table(dataframe=DataFrame(rows))}, step=step)
+            table = DataFrame(rows)
+            if self.name == "trackio":
+                self.tracker.log({"samples": self.module.Table(dataframe=table)}, step=step)
+            else:
+                self.module.log_table(table, f"samples/step-{step}.json")
 
     def close(self) -> None:
         self.tracker.finish()
