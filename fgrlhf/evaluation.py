@@ -1,12 +1,14 @@
 """Evaluates a policy on prompts: a row per response, and a summary with intervals over prompts."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+from accelerate import Accelerator
+from accelerate.utils import gather_object
 from torch import nn
 
 from fgrlhf.base.errors import UserError, shorten
@@ -15,8 +17,11 @@ from fgrlhf.evaluators import Rouge, RougeLsum
 from fgrlhf.metrics.base import Metric, NamedMetric, ReferenceMetric
 from fgrlhf.metrics.clusters import CLUSTER, cluster_of
 from fgrlhf.metrics.config import RESERVED_COLUMNS
+from fgrlhf.metrics.registry import build_metrics
 from fgrlhf.metrics.rows import EvaluationRow
+from fgrlhf.metrics.summary import summarize
 from fgrlhf.models.base import Policy
+from fgrlhf.models.sharding import unsharded
 from fgrlhf.reward import BasicReward, response_tokens
 from fgrlhf.reward_utils import Segmenter
 from fgrlhf.rollout import (
@@ -27,7 +32,11 @@ from fgrlhf.rollout import (
     response_seeds_by_id,
     response_texts,
 )
+from fgrlhf.runs.distributed import dtype_of, share_of, stop_together
 from fgrlhf.runs.progress import progress_bar, show_phase
+from fgrlhf.runs.runlog import say
+from fgrlhf.stats import Interval
+from fgrlhf.task import Task
 from fgrlhf.text_types import MetricFunction, Prompt, ResponseTokens, segment_rows
 from fgrlhf.types import Response
 from fgrlhf.utils import masked_sum
@@ -35,6 +44,8 @@ from fgrlhf.words import count_words
 
 if TYPE_CHECKING:
     from fgrlhf.environments import Conversations
+    from fgrlhf.runs.dpo_config import DPOConfig
+    from fgrlhf.runs.rl_config import RLConfig
 
 # With several samples per prompt, batches have fewer prompts: memory stays bounded, and progress is
 # shown often.
@@ -408,3 +419,66 @@ def _reward_columns(
             for measure, number in reward.measures(name, scores).items():
                 column[f"{name}/{measure}"] = number
     return columns
+
+
+# ---- on dev, during a run ------------------------------------------------------------------------
+
+
+class DevResults(dict[str, Interval]):
+    """The dev metrics by name, with the rows of the evaluation."""
+
+    def __init__(self, metrics: Mapping[str, Interval], rows: Sequence[Mapping[str, Any]]):
+        super().__init__(metrics)
+        self.rows = rows
+
+
+def dev_evaluation(
+    task: Task,
+    config: "RLConfig | DPOConfig",
+    prompts: Sequence[Prompt],
+    reward: BasicReward | None,
+    reference: nn.Module | None,
+    accelerator: Accelerator,
+    conversations: "Conversations | None" = None,
+) -> Callable[[Policy], DevResults]:
+    """A function policy -> dev metrics with 95% intervals over prompts.
+
+    The processes share the prompts; metrics cover all of them. A sharded policy must be called
+    within `unsharded`; the reference is unsharded here. The KL, which needs one, has the same
+    temperature as in training: `logprob_temperature` in an RL run, 1 in DPO.
+    """
+    evaluated = prompts[: config.evaluation.examples]
+    own_prompts = share_of(evaluated, accelerator.process_index, accelerator.num_processes)
+
+    device = str(accelerator.device)
+    dtype = dtype_of(accelerator)
+    named_metrics = build_metrics(config.evaluation_metrics, device, dtype, task.rm_prefix)
+    metrics = (*task.metrics(own_prompts), *named_metrics)
+    # all prompts, so that the processes find the same mistake
+    check_metrics_fit(metrics, evaluated, config.data.dev_file or "dev")
+    for note in reference_notes(metrics, evaluated):
+        say(note)
+
+    def evaluate(policy: Policy) -> DevResults:
+        responder = PolicyResponder(
+            policy,
+            config.model.eval_sampling,
+            config.train.seed,
+            temperature=config.logprob_temperature,
+            conversations=conversations,
+        )
+        roots = () if reference is None else (reference,)
+        with unsharded(*roots), stop_together(accelerator):
+            rows = evaluate_rows(
+                responder,
+                own_prompts,
+                reward,
+                metrics,
+                reference,
+                progress=accelerator.is_main_process,
+            )
+        rows = gather_object(rows) if accelerator.num_processes > 1 else rows
+        records = [row.as_json() for row in rows]
+        return DevResults(summarize(records), records)
+
+    return evaluate

@@ -32,14 +32,6 @@ from fgrlhf.value import ActorCritic
 DevEvaluation = Callable[[Policy], Mapping[str, float | Interval]]
 
 
-class DevResults(dict[str, Interval]):
-    """The dev metrics by name, with the rows of the evaluation."""
-
-    def __init__(self, metrics: Mapping[str, Interval], rows: Sequence[Mapping[str, Any]]):
-        super().__init__(metrics)
-        self.rows = rows
-
-
 def _dev_columns(results: Mapping[str, float | Interval]) -> tuple[dict[str, float], dict]:
     """The means of dev metrics by name, and their columns in metrics.jsonl.
 

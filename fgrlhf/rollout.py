@@ -129,23 +129,10 @@ def score(
     prompt_ids_BP = prompt_ids_GP.repeat_interleave(num_samples, 0)
     prompt_mask_BP = prompt_mask_GP.repeat_interleave(num_samples, 0)
     batch = (prompt_ids_BP, prompt_mask_BP, response.ids_BT, response.mask_BT)
-    # what a policy reads: the critic has no use for the support
     given = (*batch, response.support_BTW, response.conversation_BL)
 
-    penalty = 1.0 if sampling is None else sampling.repetition_penalty
-    if _must_recompute(actor_critic, response):
-        truncation = None
-        if not response.of_policy and sampling is not None and sampling.is_truncated:
-            truncation = sampling
-        output = _policy_and_critic(
-            actor_critic, given, num_samples, temperature, penalty, truncation
-        )
-    else:
-        read = (*batch, response.conversation_BL)
-        output = PolicyOutput(response.logprobs_BT, **_values(actor_critic, read, num_samples))
-    behaviour_logprobs_BT = None if response.of_policy else response.logprobs_BT
-    if output.log_kept_mass_BT is not None:
-        behaviour_logprobs_BT = response.logprobs_BT + output.log_kept_mass_BT
+    output = _policy_output(actor_critic, given, response, num_samples, temperature, sampling)
+    penalty = _penalty(sampling)
     ref_logprobs_BT = logprobs_of(reference, given, num_samples, temperature, penalty)
 
     check_logprobs(output.logprobs_BT, "the policy's log-probabilities")
@@ -167,7 +154,7 @@ def score(
         group_B=group_G.repeat_interleave(num_samples),
         left_padded=policy.tokenizer.padding_side == "left",
         finished=finished_responses(response, policy.eos_ids),
-        behaviour_logprobs_BT=behaviour_logprobs_BT,
+        behaviour_logprobs_BT=_behaviour_logprobs(response, output),
         support_BTW=response.support_BTW,
         values_BTA=output.values_BTA,
         conversation_BL=response.conversation_BL,
@@ -191,6 +178,43 @@ def _values(
     values = [critic(*part, policy_hidden_BTD=None) for part in parts(batch, num_samples)]
     values_BT, values_BTA = map(_joined, zip(*values))
     return {"values_BT": values_BT, "values_BTA": values_BTA}
+
+
+def _policy_output(
+    actor_critic: ActorCritic,
+    batch: Sequence[Tensor | None],
+    response: Response,
+    num_samples: int,
+    temperature: float,
+    sampling: Sampling | None,
+) -> PolicyOutput:
+    """Log-probabilities and values of the responses, computed again only where they must be.
+
+    Args:
+      batch: what the policy reads: prompts, responses, their supports and conversations.
+    """
+    if not _must_recompute(actor_critic, response):
+        *read, _, conversation_BL = batch  # the critic has no use for the support
+        values = _values(actor_critic, (*read, conversation_BL), num_samples)
+        return PolicyOutput(response.logprobs_BT, **values)
+    truncation = None
+    if not response.of_policy and sampling is not None and sampling.is_truncated:
+        truncation = sampling
+    distribution = (temperature, _penalty(sampling), truncation)
+    return _policy_and_critic(actor_critic, batch, num_samples, *distribution)
+
+
+def _penalty(sampling: Sampling | None) -> float:
+    return 1.0 if sampling is None else sampling.repetition_penalty
+
+
+def _behaviour_logprobs(response: Response, output: PolicyOutput) -> Tensor | None:
+    """behaviour_logprobs_BT of responses that another program sampled; None if the policy did."""
+    if response.of_policy:
+        return None
+    if output.log_kept_mass_BT is None:
+        return response.logprobs_BT
+    return response.logprobs_BT + output.log_kept_mass_BT
 
 
 def _must_recompute(actor_critic: ActorCritic, response: Response) -> bool:

@@ -14,9 +14,9 @@ from fgrlhf.data.comparisons import Comparison, ComparisonSource
 from fgrlhf.data.mixture import of_each, read_files
 from fgrlhf.data.stream import chosen, mapped
 from fgrlhf.data.token_comparisons import WITHOUT_MARKS, TokenComparison, encode_comparisons
-from fgrlhf.dev_evaluation import dev_evaluation
 from fgrlhf.dpo import DPOTrainer
 from fgrlhf.dpo_rows import Sizes, select_usable
+from fgrlhf.evaluation import dev_evaluation
 from fgrlhf.kernels.choice import use_kernels
 from fgrlhf.kernels.copies import keep_copies
 from fgrlhf.models import frozen_layers

@@ -7,7 +7,7 @@ from accelerate import Accelerator
 from transformers.utils import logging as transformers_logging
 
 from fgrlhf.configs.sections import names_of
-from fgrlhf.dev_evaluation import dev_evaluation
+from fgrlhf.evaluation import dev_evaluation
 from fgrlhf.kernels.choice import choices, use_kernels
 from fgrlhf.models.lora import AdapterFree
 from fgrlhf.policy import check_prompts_fit, load_value, trained_policy

@@ -10,11 +10,11 @@ from rl_helpers import CountWord, config, metrics, trainer
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.configs.strict import validate
+from fgrlhf.evaluation import DevResults
 from fgrlhf.guard import FALL, MOST, Guard, fall
 from fgrlhf.metrics.config import GuardConfig, MetricConfig, Monitor
 from fgrlhf.metrics.summary import summarize
 from fgrlhf.paired_stats import paired_interval
-from fgrlhf.policy_trainer import DevResults
 from fgrlhf.reward import CombinedReward
 from fgrlhf.runs import checkpoint
 from fgrlhf.stats import Interval, mean_interval

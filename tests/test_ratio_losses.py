@@ -10,7 +10,7 @@ from rounding import assert_equal_up_to_rounding
 from slow import with_slow
 
 from fgrlhf.algorithms.advantages import group_normalized
-from fgrlhf.algorithms.config import GRPOConfig, LossConfig, RLOOConfig
+from fgrlhf.algorithms.config import GRPOConfig, RLOOConfig
 from fgrlhf.algorithms.kl import EntropyController
 from fgrlhf.algorithms.losses import (
     cispo_loss,
@@ -20,6 +20,7 @@ from fgrlhf.algorithms.losses import (
     ratio_loss,
 )
 from fgrlhf.algorithms.metrics import learned_mask, response_weights
+from fgrlhf.algorithms.sections import LossConfig
 from fgrlhf.base.errors import UserError
 from fgrlhf.reward import CombinedReward
 from fgrlhf.types import Advantages, PolicyOutput

@@ -18,8 +18,7 @@ from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json
 from fgrlhf.base.seeds import derive_seed
 from fgrlhf.base_trainer import choice_note
-from fgrlhf.dev_evaluation import dev_evaluation
-from fgrlhf.evaluation import PolicyResponder, evaluate_rows
+from fgrlhf.evaluation import PolicyResponder, dev_evaluation, evaluate_rows
 from fgrlhf.policy import load_policy
 from fgrlhf.reward import AtEnd, CombinedReward
 from fgrlhf.runs.step_metrics import rollout_metrics

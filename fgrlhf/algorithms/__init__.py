@@ -21,5 +21,6 @@ __all__ = [
     "reinforce",
     "rloo",
     "sdpo",
+    "sections",
     "trpo",
 ]

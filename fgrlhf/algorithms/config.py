@@ -20,12 +20,20 @@ starts (`AlgorithmConfig.unused`). Any other key that the algorithm does not rea
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from pydantic import Discriminator, Field, PrivateAttr, Tag, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
-from fgrlhf.configs.schema import NUMBER, SECTION
-from fgrlhf.configs.sections import ReferenceConfig
+from fgrlhf.algorithms.sections import (
+    EntropyConfig,
+    GAEConfig,
+    KLConfig,
+    LossConfig,
+    NumberOrByName,
+    PtxConfig,
+    Share,
+    WhitenConfig,
+)
 from fgrlhf.configs.strict import (
     Coefficient,
     Count,
@@ -39,11 +47,6 @@ from fgrlhf.configs.strict import (
 CRITIC = "critic"  # folder of a saved critic, beside the policy in best/ and final/
 KL_ASPECT = "kl"  # the KL penalty in the reward, as the aspect of a critic
 OF_A_RATIO = ("cliprange", "importance_level", "delta", "target_kl")  # keys of `loss`
-Share = Annotated[float, Field(ge=0, le=1)]
-NumberOrByName = Annotated[
-    Annotated[Share, Tag(NUMBER)] | Annotated[dict[str, Share], Tag(SECTION)],
-    Discriminator(lambda value: SECTION if isinstance(value, dict) else NUMBER),
-]
 
 
 @dataclass(frozen=True)
@@ -68,181 +71,6 @@ class RunSettings:
     prompts_per_process: int
     n_minibatches: int
     micro_batch_size: int
-
-
-class KLConfig(StrictModel):
-    """The section `algorithm.kl`: the KL from the reference."""
-
-    coef: Coefficient = Field(default=0.2, description="coefficient of the KL from the reference")
-    part_of: Literal["reward", "loss"] | None = Field(
-        default=None,
-        description=(
-            "reward: log-ratios; loss: k3; null: the loss of grpo and gpg, the reward of the others"
-        ),
-    )
-    target: Positive | None = Field(
-        default=None,
-        description=(
-            "KL per response in nats that coef adapts to (Ziegler et al.); null: coef is fixed"
-        ),
-    )
-    horizon: Count = Field(default=10_000, description="episodes over which coef adapts")
-    reference: ReferenceConfig = ReferenceConfig()
-
-    @model_validator(mode="after")
-    def _adapts_a_coefficient(self):
-        if self.reference.sync_every is not None and self.coef == 0:
-            reason = "is not read, since coef is 0: set coef above 0, or leave it out"
-            refuse([("reference", reason)])
-        if self.target is None:
-            way_out = "since target is null and coef is fixed: set target, or leave it out"
-            refuse(unread_keys(self, ["horizon"], way_out))
-        elif self.coef == 0:
-            reason = (
-                "it is not read, since coef is 0 and the adapted values are multiples of it: set"
-                " coef above 0, or leave it out"
-            )
-            refuse([("target", reason)])
-        return self
-
-
-class GAEConfig(StrictModel):
-    """The section `algorithm.gae`: generalised advantage estimation."""
-
-    lam: NumberOrByName = Field(
-        default=0.95, description="lambda; with critic=per_aspect also {NAME: number}"
-    )
-    start: Literal["own_end", "longest"] = Field(
-        default="own_end", description="longest: as published (D3)"
-    )
-
-
-class WhitenConfig(StrictModel):
-    """The section `algorithm.whiten`: how rewards and advantages are scaled in a batch."""
-
-    rewards: bool = Field(
-        default=False,
-        description=(
-            "divide the token rewards of a batch by their standard deviation; true: as published"
-        ),
-    )
-    divides_by: Literal["std", "sqrt_std"] = Field(
-        default="std",
-        description="of the rewards, and of the advantages; sqrt_std: as published (deviation D1)",
-    )
-
-
-class EntropyConfig(StrictModel):
-    """The section `algorithm.entropy`: a bonus on the entropy of the next token, in the loss."""
-
-    coef: Coefficient = Field(
-        default=0.0,
-        description="coefficient of the bonus; with a target, its change after each rollout step",
-    )
-    target: Positive | None = Field(
-        default=None,
-        description=(
-            "nats per token: below it the coefficient, 0 at first, rises, above it falls and there"
-            " is no bonus (Skywork-OR1); null: coef is fixed"
-        ),
-    )
-
-    @model_validator(mode="after")
-    def _adapts_a_coefficient(self):
-        if self.target is not None and self.coef == 0:
-            reason = (
-                "it is not read, since coef is 0 and the coefficient would never change: set coef"
-                " above 0, 0.005 as in the paper, or leave it out"
-            )
-            refuse([("target", reason)])
-        return self
-
-
-class CliprangeConfig(StrictModel):
-    """Two bounds of the ratio that differ."""
-
-    low: float = Field(default=0.2, gt=0, le=1, description="clip the ratio below 1 - low")
-    high: Positive = Field(default=0.2, description="clip the ratio above 1 + high")
-
-
-Cliprange = Annotated[
-    Annotated[Positive, Tag(NUMBER)] | Annotated[CliprangeConfig, Tag(SECTION)],
-    Discriminator(
-        lambda value: SECTION if isinstance(value, dict | CliprangeConfig) else NUMBER,
-    ),
-]
-
-
-class LossConfig(StrictModel):
-    """The section `algorithm.loss`: how the losses of tokens are computed and averaged."""
-
-    cliprange: Cliprange = Field(
-        default=0.2,
-        description="clip the ratio to 1 - cliprange .. 1 + cliprange, or to 1 - low .. 1 + high",
-    )
-    type: Literal["token", "response", "constant", "cispo"] = Field(
-        default="token",
-        description=(
-            "token: the mean over the tokens of a minibatch; response: of each response, then over"
-            " responses (GRPO's paper); constant: a sum over max_generated_len (Dr. GRPO); cispo:"
-            " token, and the ratio is a bounded weight that has no gradient (MiniMax-M1)"
-        ),
-    )
-    importance_level: Literal["token", "segment", "sequence"] | None = Field(
-        default=None,
-        description=(
-            "what has a ratio of its own: each token, or a segment or sequence, by the geometric"
-            " mean of its tokens' (GSPO); null: token, but with rloo there is no ratio"
-        ),
-    )
-    delta: Positive | None = Field(
-        default=None,
-        description=(
-            "bound of the ratio where the advantage is negative (INTELLECT-2); null: none, as PPO"
-        ),
-    )
-    leave_out: list[Literal["truncated", "equal"]] = Field(
-        default=[],
-        description=(
-            "responses that are no part of the loss. truncated: those that reached"
-            " max_generated_len; equal: those whose advantages are all 0"
-        ),
-    )
-    target_kl: Positive | None = Field(
-        default=None,
-        description=(
-            "end an update before the policy takes a step from a KL(old || new) above it, in nats"
-            " per token; null: never"
-        ),
-    )
-
-    @property
-    def clip(self) -> tuple[float, float]:
-        """How far the ratio may be below and above 1."""
-        if isinstance(self.cliprange, CliprangeConfig):
-            return self.cliprange.low, self.cliprange.high
-        return self.cliprange, self.cliprange
-
-    @model_validator(mode="after")
-    def _bounds_a_ratio(self):
-        if self.type == "cispo":
-            way_out = "since cispo bounds every ratio: leave it out, or set type=token"
-            refuse(unread_keys(self, ["delta"], way_out))
-        highest = 1 + self.clip[1]
-        if self.delta is not None and self.delta <= highest:
-            reason = (
-                f"it is {self.delta:g}, but the ratio is clipped only above 1 + cliprange ="
-                f" {highest:g}, and it must be larger: raise it, or leave it out"
-            )
-            refuse([("delta", reason)])
-        return self
-
-
-class PtxConfig(StrictModel):
-    """The section `algorithm.ptx`: a term of the loss that imitates demonstrations."""
-
-    file: FilePath = Field(description="demonstrations that the policy must not forget")
-    coef: Positive = Field(description="of their loss, the mean of -log pi(y_t) over their tokens")
 
 
 class AlgorithmConfig(StrictModel):

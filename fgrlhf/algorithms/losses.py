@@ -11,7 +11,7 @@ from torch import Tensor
 from fgrlhf.utils import check_same_shape
 
 if TYPE_CHECKING:
-    from fgrlhf.algorithms.config import LossConfig
+    from fgrlhf.algorithms.sections import LossConfig
     from fgrlhf.types import Advantages, PolicyOutput, Rollout
 
 

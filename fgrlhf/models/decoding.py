@@ -476,9 +476,7 @@ def decode(
             given_R,
         )
         if support_RV is not None:
-            support_RW = packed(support_RV) * live_R[:, None]
-            support_BW = support_RW.new_zeros(B, support_RW.shape[-1])
-            supports.append(support_BW.index_copy(0, rows_R, support_RW))
+            supports.append(_packed_of_live(support_RV, live_R, rows_R, B))
         ids_R = torch.where(live_R, drawn_R, pad_id)
         ids_BT[rows_R, t] = ids_R
         # not `logprobs_R * live_R`: that of a finished row may be -inf, and 0 * -inf is NaN
@@ -495,11 +493,25 @@ def decode(
             ids_R = ids_R[kept_rows]
         hidden_RD = steps.next(ids_R)
     mask_BT = response_mask(ids_BT[:, :length], eos_ids)
-    longest = max(int(mask_BT.sum(1).max()), 1) if B else 1
-    support_BTW = torch.stack(supports, 1)[:, :longest] if supports else None
+    support_BTW = torch.stack(supports, 1) if supports else None
+    return _without_trailing_padding(ids_BT, mask_BT, logprobs_BT, support_BTW)
+
+
+def _packed_of_live(support_RV: Tensor, live_R: Tensor, rows_R: Tensor, B: int) -> Tensor:
+    """support_BW of one token: that of the unfinished rows, `packed`, and 0 in the others."""
+    support_RW = packed(support_RV) * live_R[:, None]
+    support_BW = support_RW.new_zeros(B, support_RW.shape[-1])
+    return support_BW.index_copy(0, rows_R, support_RW)
+
+
+def _without_trailing_padding(
+    ids_BT: Tensor, mask_BT: Tensor, logprobs_BT: Tensor, support_BTW: Tensor | None
+) -> Response:
+    """The responses, cut after the last token of the longest; one token at least."""
+    longest = max(int(mask_BT.sum(1).max()), 1) if len(mask_BT) else 1
     return Response(
         ids_BT[:, :longest],
         mask_BT[:, :longest],
         logprobs_BT[:, :longest],
-        support_BTW=support_BTW,
+        support_BTW=None if support_BTW is None else support_BTW[:, :longest],
     )
