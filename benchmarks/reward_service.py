@@ -84,7 +84,7 @@ def serving(latency: float) -> Iterator[ServerReward]:
         thread.start()
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
         try:
-            yield ServerReward(url=url, model_sha256=digest, token_env=TOKEN_VARIABLE)
+            yield ServerReward(url=url, model_sha256=digest, token_from=TOKEN_VARIABLE)
         finally:
             server.should_exit = True
             thread.join()

@@ -1,6 +1,6 @@
 """Conversations with an environment: turns of the policy, and replies that it only reads.
 
-    env: {kind: python, of: my_package.games.Game, max_turns: 4}
+    env: {of: my_package.games.Game, max_turns: 4}
 
 The policy writes its first turn after the prompt, as any other response. The environment replies;
 the reply becomes part of what the policy reads, and the policy writes its next turn. All its turns
@@ -80,7 +80,7 @@ class TurnReward:
             if not response.turns:
                 raise UserError(
                     "fgrlhf.environments.TurnReward reads the rewards of an environment, but the"
-                    " run has none: set env.kind=python and env.of, or use another reward"
+                    " run has none: set env.of, or use another reward"
                 )
             scores = []
             pairs = zip(response.turns, turn_spans(response.turns))
@@ -220,9 +220,9 @@ def make_conversations(of: str, max_turns: int, policy: Policy) -> Conversations
     """
     if not isinstance(policy, CausalPolicy):
         raise UserError(
-            f"env.kind is python, but the policy {type(policy.model).__name__} is an"
+            f"env.of is {of}, but the policy {type(policy.model).__name__} is an"
             " encoder-decoder: its encoder reads the prompt only, and its decoder has learnt to"
-            " read nothing but its own tokens. Use a decoder-only policy, or leave out `env.kind`"
+            " read nothing but its own tokens. Use a decoder-only policy, or leave out `env.of`"
         )
     environment = make_object("environment", of, {}, "reply(prompt, messages)")
     return Conversations(environment, max_turns)

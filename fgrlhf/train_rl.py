@@ -75,9 +75,9 @@ def build_trainer(task: Task, config: RLConfig) -> OnPolicyTrainer:
             value = load_value(
                 critic.ckpt,
                 policy,
-                critic.freeze_value_model,
+                critic.train_top_layers == 0,
                 critic.policy_value_sharing,
-                top_layers=critic.train_top_layers,
+                top_layers=critic.train_top_layers or None,
                 same_ckpt=critic.ckpt == config.model.ckpt,
                 empty=empty,
                 aspects=config.critic_aspects,

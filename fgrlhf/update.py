@@ -138,7 +138,7 @@ def minibatches(
     A pure function of its arguments.
     """
     rows_GK = torch.arange(n_rows).view(-1, num_samples)
-    if train.shuffle:
+    if train.minibatches == "shuffled":
         # Shuffle prompts, not rollouts: the samples of a prompt share its encoding.
         seed = derive_seed(train.seed, "minibatches", step, epoch)
         generator = torch.Generator().manual_seed(seed)
@@ -159,7 +159,7 @@ def optimizer_step(
     """One optimiser step on the mean loss of a minibatch; `algorithm.loss.type` is the mean.
 
     The result does not depend on the number of micro-batches or ranks: each of them adds its share
-    of the mean. With `train.average_microbatches: false`, the gradient grows with the number of
+    of the mean. With `train.minibatches: published`, the gradient grows with the number of
     micro-batches (`gradient_scale`).
 
     Args:
@@ -226,7 +226,7 @@ def optimizer_step(
 
 def gradient_scale(trainer: OnPolicy, rows_B: Tensor, micro_B: Tensor) -> float:
     """What the loss of a micro-batch is multiplied by, before the gradients are averaged."""
-    if not trainer.config.train.average_microbatches:
+    if trainer.config.train.minibatches == "published":
         # As in the published code: too large by the number of micro-batches per rank. Its loss is
         # the micro-batch's mean over tokens, times its mean length over that of the batch:
         # (sum / tokens) (tokens / len(micro_B)) / (n_tokens / len(rows_B)).

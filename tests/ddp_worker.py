@@ -21,8 +21,7 @@ STOP = {"train__lr": 2e-2, "train__kl_threshold": 0.01, "train__kl_patience": 2}
 STOP["algorithm__kl__coef"] = 0.0
 PUBLISHED = {
     "train__n_minibatches": 1,
-    "train__shuffle": False,
-    "train__average_microbatches": False,
+    "train__minibatches": "published",
     "algorithm__whiten__divides_by": "sqrt_std",
     "algorithm__gae__start": "longest",
 }

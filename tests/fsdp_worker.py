@@ -36,7 +36,7 @@ from tasks.qa_feedback.data import mini_world
 STEPS = 10
 HALF = 5
 EMBEDDINGS = 27  # not divisible by the number of processes
-FROZEN = {"model__value_model": {"ckpt": "tiny", "freeze_value_model": True}}
+FROZEN = {"model__value_model": {"ckpt": "tiny", "train_top_layers": 0}}
 RECOMPUTED = {"train__gradient_checkpointing": True}
 CASES = {  # name: (policy, whether the critic has a trunk, changed settings)
     "t5": ("t5", True, {}),
@@ -149,7 +149,7 @@ def rl_trainer(name: str, folder: Path, world: int):
     torch.manual_seed(0)
     value = None
     if cfg.needs_values:
-        value = Value(trained.hidden_size, trunk, cfg.model.value_model.freeze_value_model)
+        value = Value(trained.hidden_size, trunk, cfg.model.value_model.train_top_layers == 0)
     reward = CombinedReward({"count": CountWord(REWARDED.get(name, "cat"))})
     models = (ActorCritic(trained, value), reference)
     return make_trainer(cfg, *models, reward, PROMPTS, dev_metrics(accelerator), accelerator)

@@ -562,7 +562,7 @@ def test_settings_that_the_algorithm_does_not_read_are_named(tmp_path):
     assert unused(algorithm__name="grpo", **given) == critic
     without_ratio = ["algorithm.loss.cliprange", *critic, again]
     assert unused(algorithm__name="rloo", **given) == sorted(without_ratio)
-    folder = {"ckpt": "x", "freeze_value_model": True}
+    folder = {"ckpt": "x", "train_top_layers": 0}
     unread = [f"model.value_model.{key}" for key in folder]
     assert unused(algorithm__name="rloo", model__value_model=folder) == [*unread, again]
 

@@ -467,7 +467,7 @@ def test_other_processes_may_go_on_where_the_updates_are_the_same(two_steps, cap
     assert resumed(two_steps, 2, train__micro_batch_size=4, **half)
     for processes, changes in (
         (2, {}),  # 8 prompts per step
-        (2, {"train__average_microbatches": False, **half}),
+        (2, {"train__minibatches": "published", **half}),
         (2, {"train__lr": 1.0, **half}),
         (1, half),
         (1, {"train__micro_batch_size": 4}),
@@ -488,8 +488,8 @@ def test_other_processes_may_go_on_where_the_updates_are_the_same(two_steps, cap
         (3, {}, "so 4 prompts per step then, 12 now"),  # 4 is no multiple of 3
         (
             2,
-            {"train__average_microbatches": False},
-            "with train.average_microbatches=false, updates depend on their number",
+            {"train__minibatches": "published"},
+            "with train.minibatches=published, updates depend on their number",
         ),
     ],
 )
@@ -539,7 +539,7 @@ def with_settings(tmp_path_factory):
         (SERVER, "cache", "answers.jsonl", True),
         (SERVER, "batch_size", 4, True),
         (SERVER, "model_sha256", "1" * 64, False),
-        (SCORE, "scorer.token_env", "TOKEN", True),
+        (SCORE, "scorer.token_from", "TOKEN", True),
         (SCORE, "scorer.parallel", 1, True),
         (SCORE, "scorer.criterion", "how short", False),
         (SCORE, "scorer.url", "https://b.org/v1", False),

@@ -90,6 +90,14 @@ def test_published_names_of_other_sections(tmp_path):
     assert config_from(Small, ["train.clip_grad=true"]) == Small()
 
 
+def test_a_frozen_critic_trains_no_layer():
+    for frozen, current in ((True, {"train_top_layers": 0}), (False, {})):
+        tree = {"model": {"value_model": {"ckpt": "a", "freeze_value_model": frozen}}}
+        assert with_current_keys(tree) == {"model": {"value_model": {"ckpt": "a", **current}}}
+    both = {"model": {"value_model": {"freeze_value_model": True, "train_top_layers": 2}}}
+    assert with_current_keys(both) == both  # its class refuses the other name
+
+
 def test_a_config_may_name_a_key_otherwise_than_its_base(tmp_path):
     written(tmp_path / "base.yml", "train: {n_warmup_steps: 3, lr: 0.5}")
     own = written(tmp_path / "own.yml", "base: base.yml\ntrain: {warmup_steps: 4}")

@@ -38,7 +38,7 @@ CONFIGS = {
     "pairs": (PreferenceRMConfig, {"data": ROWS}),
 }
 LARGEST = 1e308  # what each number with an upper bound may not be
-TEXTS = {"_file_path": ["", " ", "a\0b"], "_name": ["", "a/b", "../x", "a\nb", "a\\b"]}
+TEXTS = {"file_path": ["", " ", "a\0b"], "_name": ["", "a/b", "../x", "a\nb", "a\\b"]}
 
 
 def wrong_values(annotation: Any, notes: tuple) -> list[Any]:

@@ -138,7 +138,7 @@ def test_a_label_is_found_or_refused(nli, tmp_path):
         entailment(ckpt=str(tmp_path / "none")).build(CONTEXT)
     with pytest.raises(ValueError, match="coarser level"):
         entailment(ckpt=nli, level="token")
-    for settings in ({"with_prompt": True}, {"score": "log_odds"}):
+    for settings in ({"reads": "response"}, {"score": "log_odds"}):
         with pytest.raises(ValueError, match="each segment after what `over` names"):
             entailment(ckpt=nli, **settings)
     with pytest.raises(ValueError, match=r"level.*over is null(.|\n)*label.*missing"):

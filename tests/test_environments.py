@@ -151,7 +151,7 @@ def test_token_by_token():
 
 
 def test_a_turn_reward_needs_turns():
-    with pytest.raises(UserError, match="env.kind=python"):
+    with pytest.raises(UserError, match="set env.of"):
         TurnReward().segment_scores([], ["a"], [ResponseTokens((1,), True)])
 
 
@@ -347,7 +347,7 @@ def test_wrong_replies_are_refused(answer):
 # ---- configs and the page ------------------------------------------------------------------------
 
 PAGE = Path(__file__).parents[1] / "docs" / "environments.md"
-ENV = {"kind": "python", "of": "games.Guessing", "max_turns": 4}
+ENV = {"of": "games.Guessing", "max_turns": 4}
 
 
 def blocks(language):
@@ -414,15 +414,14 @@ def test_rewards_of_the_game_by_hand():
 @pytest.mark.parametrize(
     "changes, part",
     [
-        ({"env": {"kind": "python"}}, "env.of: it is null"),
-        ({"env": {"of": "games.Guessing"}}, "env.of: games.Guessing is not read, since kind is"),
+        ({"env": {"max_turns": 2}}, "env.max_turns: 2 is not read, since `of` is null"),
         (
             {"env": ENV, "algorithm": {"critic": "monte_carlo"}},
-            "algorithm.critic is monte_carlo, which env.kind=python cannot use yet",
+            "algorithm.critic is monte_carlo, which conversations (env.of) cannot use yet",
         ),
         (
             {"env": ENV, "sampler": {"kind": "vllm", "url": "https://a", "sync_dir": "s"}},
-            "sampler.kind is vllm, which env.kind=python cannot use yet",
+            "sampler.kind is vllm, which conversations (env.of) cannot use yet",
         ),
     ],
 )

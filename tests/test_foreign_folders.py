@@ -493,7 +493,7 @@ def test_a_reward_model_of_another_program_reads_what_it_was_trained_on(
     assert "the first text that" in capsys.readouterr().err
     config = ClassifierScorer(ckpt=str(tmp_path / "rm"), label="LABEL_0", score="log_odds")
     if padding is None:
-        config = config.model_copy(update={"with_prompt": True})
+        config = config.model_copy(update={"reads": "pair"})
     scores = LabelScorer.load(config, "cpu", "fp32").score(PROMPTS, ANSWERS)
     assert scores == pytest.approx(expected, abs=1e-4)
 

@@ -272,14 +272,15 @@ def test_the_hash_is_an_input_of_the_stage(server):
 
 def test_a_wrong_token_is_named_by_its_place(server, tmp_path, monkeypatch):
     (tmp_path / "token").write_text("another-token-4711\n")
-    with pytest.raises(UserError, match=f"refuses the token in {tmp_path}/token: 401") as error:
-        client(server, token_file=str(tmp_path / "token"))
+    place = f"the file {tmp_path}/token"
+    with pytest.raises(UserError, match=f"refuses the token in {place}: 401") as error:
+        client(server, token_from=f"file:{tmp_path / 'token'}")
     assert "4711" not in str(error.value)
     monkeypatch.delenv(VARIABLE)
     with pytest.raises(UserError, match=f"environment variable {VARIABLE} is not set"):
         client(server)
     (tmp_path / "token").write_text(TOKEN)
-    client(server, token_file=str(tmp_path / "token"))
+    client(server, token_from=f"file:{tmp_path / 'token'}")
 
 
 def test_an_answer_that_repeats_the_token_is_masked(server):
@@ -294,7 +295,7 @@ def test_an_answer_that_repeats_the_token_is_masked(server):
 
 def test_the_config_of_a_run_has_the_hash_and_no_token(server, tmp_path):
     section = {"kind": "reward_server", "url": server.url, "model_sha256": server.digest}
-    section |= {"token_file": "outputs/token", "token_env": "MY_TOKEN"}
+    section |= {"token_from": "file:outputs/token"}
     tree = {
         "model": {"ckpt": "p", "value_model": {"ckpt": "p"}},
         "logging": {"save_dir": str(tmp_path)},

@@ -122,7 +122,7 @@ def test_blank_responses_are_not_sent_and_equal_ones_once(server):
 
 def test_the_token_is_sent_and_never_shown(server, tmp_path):
     (tmp_path / "token").write_text(TOKEN)
-    built = reward(server, token_file=str(tmp_path / "token"))
+    built = reward(server, token_from=f"file:{tmp_path / 'token'}")
     built.segment_scores([PROMPT], ["a"])
     assert server.tokens == [f"Bearer {TOKEN}"]
     server.contents = [(401, json.dumps({"error": {"message": f"bad {TOKEN}"}}).encode())]
@@ -135,7 +135,7 @@ def test_the_token_is_sent_and_never_shown(server, tmp_path):
 def test_a_missing_token_is_found_at_the_start(server, monkeypatch):
     monkeypatch.delenv("MY_TOKEN", raising=False)
     with pytest.raises(UserError, match="MY_TOKEN is not set"):
-        reward(server, token_env="MY_TOKEN")
+        reward(server, token_from="MY_TOKEN")
 
 
 BAD = [
@@ -176,7 +176,7 @@ def test_answers_are_kept(server, tmp_path):
     assert len(server.requests) == 1
     for change in ({"criterion": "how short it is"}, {"model": "n"}, {"level": "sentence"}):
         reward(server, cache=cache, **change).segment_scores([PROMPT], ["a"])
-    reward(server, cache=cache, high=7.0, low=0.5).segment_scores([PROMPT], ["a"])
+    reward(server, cache=cache, score_range=[0.5, 7.0]).segment_scores([PROMPT], ["a"])
     assert len(server.requests) == 5
 
 
@@ -205,7 +205,7 @@ class Grade(Judge):
 
 
 def test_a_judge_of_your_own_has_two_hooks(server, tmp_path):
-    own = {"of": "test_judge.Grade", "low": 1, "high": 6, "cache": str(tmp_path / "cache.jsonl")}
+    own = {"of": "test_judge.Grade", "score_range": [1, 6], "cache": str(tmp_path / "cache.jsonl")}
     scorer = {"kind": "judge", **settings(server, **own)}
     server.contents = ["grades: 1 5.5", "bad", "2"]
     built = Score(scorer=scorer, level="sentence", scale=-1.0).build(CONTEXT)
@@ -230,7 +230,7 @@ def test_a_class_that_is_no_judge_is_refused(server):
     "changes, message",
     [
         ({"level": "token"}, "cannot judge the policy's tokens"),
-        ({"low": 3.0, "high": 3.0}, "3 is not above low=3"),
+        ({"score_range": [3.0, 3.0]}, "3, the highest score, is not above 3"),
         ({"url": "http://a.example/v1"}, "in the clear"),
         ({"criterion": ""}, "criterion"),
         ({"scale": 0.0}, "scale"),

@@ -66,19 +66,22 @@ def test_tokens(tmp_path, monkeypatch):
     file = tmp_path / "token"
     file.write_text(" abc\n")
     monkeypatch.setenv("MINE", "xyz")
-    assert read_token(str(file), "MINE", "the server") == "abc"
-    assert read_token(None, "MINE", "the server") == "xyz"
-    assert read_token(None, None, "the server") is None
+    assert read_token(f"file:{file}", "the server") == "abc"
+    assert read_token("MINE", "the server") == "xyz"
+    assert read_token(None, "the server") is None
     monkeypatch.setenv("MINE", "x y")
     with pytest.raises(UserError, match="MINE has no token of the server.*Copy it again") as error:
-        read_token(None, "MINE", "the server")
+        read_token("MINE", "the server")
     assert "x y" not in str(error.value)
     for content in (b"", b"two\nlines", "é".encode()):
         file.write_bytes(content)
         with pytest.raises(UserError, match="token has no token of"):
-            read_token(str(file), None, "the server")
+            read_token(f"file:{file}", "the server")
     with pytest.raises(UserError, match="none cannot be read: No such file"):
-        read_token(str(tmp_path / "none"), None, "the server")
+        read_token(f"file:{tmp_path / 'none'}", "the server")
+    for place in ("sk-1234", "file:", "my token", ""):
+        with pytest.raises(ValueError, match="token_from"):
+            RemoteSettings(url="http://127.0.0.1:80", token_from=place)
     assert without("a key k1", "k1") == "a key ***" and without("a", None) == "a"
 
 
@@ -230,8 +233,8 @@ def test_an_html_page_is_not_quoted():
 
 
 @pytest.mark.parametrize("body", [None, b'{"a": 1}'])
-@pytest.mark.parametrize("token_env", [None, "SERVICE_TOKEN"])
-def test_a_query_has_the_address_the_token_and_the_body(monkeypatch, body, token_env):
+@pytest.mark.parametrize("token_from", [None, "SERVICE_TOKEN"])
+def test_a_query_has_the_address_the_token_and_the_body(monkeypatch, body, token_from):
     monkeypatch.setenv("SERVICE_TOKEN", "secret")
     sent = []
 
@@ -240,17 +243,17 @@ def test_a_query_has_the_address_the_token_and_the_body(monkeypatch, body, token
         return b"7"
 
     monkeypatch.setattr("fgrlhf.scorers.service.send", send)
-    settings = RemoteSettings(url="http://127.0.0.1:80/v1", timeout_s=5)
-    service = Service(settings, token_env, "the test", text_of, lambda seconds: None, wait_for)
+    settings = RemoteSettings(url="http://127.0.0.1:80/v1", timeout_s=5, token_from=token_from)
+    service = Service(settings, "the test", text_of, lambda seconds: None, wait_for)
     assert service.query("/path", body, int) == 7
     (request,) = sent
     assert request.full_url == "http://127.0.0.1:80/v1/path" and request.data == body
     assert request.get_method() == ("GET" if body is None else "POST")
-    expected = {} if token_env is None else {"Authorization": "Bearer secret"}
+    expected = {} if token_from is None else {"Authorization": "Bearer secret"}
     if body is not None:
         expected["Content-type"] = "application/json"
     assert request.headers == expected
-    assert service.without_token("a secret") == ("a secret" if token_env is None else "a ***")
+    assert service.without_token("a secret") == ("a secret" if token_from is None else "a ***")
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def test_a_server_in_another_process(tmp_path):
     folder = save_model(tmp_path, "segment")
     file = tmp_path / "new" / "token"
     values = "{error: -0.5, ok: 0.3}"
-    process, lines = start(f"ckpt={folder}", f"values={values}", f"token_file={file}")
+    process, lines = start(f"ckpt={folder}", f"values={values}", f"token_from=file:{file}")
     try:
         token = file.read_text().strip()
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -68,7 +68,7 @@ def test_a_server_in_another_process(tmp_path):
         remote = ServerReward(
             url=lines["ready"],
             model_sha256=lines["model_sha256"],
-            token_file=str(file),
+            token_from=f"file:{file}",
             timeout_s=3600.0,
         )
         scores = remote.build(CONTEXT).segment_scores(PROMPTS, TEXTS)
@@ -136,8 +136,8 @@ def test_the_model_is_checked_before_the_token(monkeypatch):
 
 
 def test_the_token_of_a_judge_is_not_that_of_the_clients():
-    settings, reward = settings_from([*JUDGE, "scorer.token_env=KEY", "token_env=MINE"])
-    assert (settings.token_env, reward.scorer.token_env) == ("MINE", "KEY")
+    settings, reward = settings_from([*JUDGE, "scorer.token_from=KEY", "token_from=MINE"])
+    assert (settings.token_from, reward.scorer.token_from) == ("MINE", "KEY")
 
 
 def test_no_other_key_is_of_both_the_server_and_a_reward():
@@ -156,12 +156,12 @@ def test_another_host_can_be_allowed():
 def test_tokens(tmp_path, monkeypatch):
     monkeypatch.delenv(VARIABLE, raising=False)
     settings, _ = settings_from(LENGTH)
-    with pytest.raises(UserError, match=f"{VARIABLE} is not set.*token_file=FILE"):
+    with pytest.raises(UserError, match=f"{VARIABLE} is not set.*token_from=file:PATH"):
         token_of(settings)
     monkeypatch.setenv(VARIABLE, "abc")
     assert token_of(settings) == ("abc", f"the environment variable {VARIABLE}")
     file = tmp_path / "token"
-    settings, _ = settings_from([*LENGTH, f"token_file={file}"])
+    settings, _ = settings_from([*LENGTH, f"token_from=file:{file}"])
     made, place = token_of(settings)
     assert token_of(settings) == (made, f"the file {file}") and len(made) >= 40
     assert [path.name for path in tmp_path.iterdir()] == ["token"]

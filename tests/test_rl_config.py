@@ -118,14 +118,14 @@ def sampled(**settings):
     return {"train_generation_kwargs": settings}
 
 
-FROZEN_AND_SHARED = {"freeze_value_model": True, "policy_value_sharing": True}
+FROZEN_AND_SHARED = {"train_top_layers": 0, "policy_value_sharing": True}
 
 
 @pytest.mark.parametrize(
     "section, change, part",
     [
         ("value_model", {}, "needs a critic: set model.value_model.ckpt"),
-        ("value_model", FROZEN_AND_SHARED, "cannot be frozen"),
+        ("value_model", FROZEN_AND_SHARED, "train_top_layers: 0 is not read"),
         ("policy_model", sampled(num_beams=4), "do_sample=false or num_beams=1"),
         ("policy_model", sampled(top_k=1), "top_k=1 leaves only the most probable token"),
         ("policy_model", {"input_padding_side": "middle"}, "'left' or 'right'"),
@@ -190,7 +190,7 @@ def test_every_field_is_read_somewhere():
     files = ("runs/rl_config.py", "configs/sections.py")
     own = "\n".join((REPOSITORY / "fgrlhf" / file).read_text() for file in files)
     names = fields_of(RLConfig)
-    assert {"horizon", "average_microbatches", "n_samples", "num_beams", "cliprange"} <= names
+    assert {"horizon", "minibatches", "n_samples", "num_beams", "cliprange"} <= names
 
     def is_read(name: str) -> bool:
         return bool(
@@ -349,7 +349,7 @@ def test_a_shared_trunk_takes_no_other():
     lines = refused(tree)
     reason = "t5-base is not read, since policy_value_sharing is true"
     assert lines[0].startswith(f"model.value_model.ckpt: {reason}")
-    assert lines[1].startswith("model.value_model.freeze_value_model: ") and len(lines) == 2
+    assert lines[1].startswith("model.value_model.train_top_layers: 0 ") and len(lines) == 2
 
 
 def test_only_an_algorithm_with_a_critic_needs_one():
@@ -446,8 +446,7 @@ SWITCHES = {
     "env.logprob_temperature": (1.0, None),
     "train.dropout": ("updates", False),
     "train.n_minibatches": (1, 1),
-    "train.shuffle": (False, True),
-    "train.average_microbatches": (False, True),
+    "train.minibatches": ("published", "shuffled"),
     "train.max_grad_norm": (None, 0.5),
 }
 

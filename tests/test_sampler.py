@@ -298,14 +298,14 @@ def test_a_server_of_several_models(fake):
 
 def test_an_api_key(fake, monkeypatch):
     fake.api_key = API_KEY
-    with pytest.raises(UserError, match="sampler.token_env"):
+    with pytest.raises(UserError, match="sampler.token_from"):
         sample(client(fake), tiny.policy("gpt2"))
     monkeypatch.setenv("SAMPLER_KEY", API_KEY[::-1])
-    with pytest.raises(UserError, match="sampler.token_env") as error:
-        sample(client(fake, token_env="SAMPLER_KEY"), tiny.policy("gpt2"))
+    with pytest.raises(UserError, match="sampler.token_from") as error:
+        sample(client(fake, token_from="SAMPLER_KEY"), tiny.policy("gpt2"))
     assert "401" in str(error.value) and API_KEY[::-1] not in str(error.value)
     monkeypatch.setenv("SAMPLER_KEY", API_KEY)
-    assert len(sample(client(fake, token_env="SAMPLER_KEY"), tiny.policy("gpt2")).ids_BT) == 6
+    assert len(sample(client(fake, token_from="SAMPLER_KEY"), tiny.policy("gpt2")).ids_BT) == 6
 
 
 # ---- stale weights -------------------------------------------------------------------------------
@@ -676,7 +676,7 @@ def test_joined_rollouts_keep_the_samplers_log_probabilities():
 def test_the_log_of_a_run_has_the_settings_but_no_key(fake, monkeypatch, tmp_path):
     fake.api_key = API_KEY
     monkeypatch.setenv("SAMPLER_KEY", API_KEY)
-    run(tmp_path / "run", settings(fake, token_env="SAMPLER_KEY"))
+    run(tmp_path / "run", settings(fake, token_from="SAMPLER_KEY"))
     for file in (tmp_path / "run").rglob("*"):
         if file.is_file() and file.suffix in (".json", ".jsonl", ".yml", ".yaml"):
             assert API_KEY not in file.read_text()

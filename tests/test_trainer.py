@@ -93,7 +93,8 @@ def test_a_run_says_what_it_continues_and_where_its_policies_are(tmp_path, capsy
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_first_ratio_is_one(kind, tmp_path):
-    cfg = config(tmp_path, train__micro_batch_size=8, train__n_minibatches=1, train__shuffle=False)
+    one_pass = {"train__micro_batch_size": 8, "train__n_minibatches": 1}
+    cfg = config(tmp_path, train__minibatches="published", **one_pass)
     run = trainer(cfg, kind, own_value=True)
     seen = []
     loss = run.algorithm.loss
@@ -200,8 +201,7 @@ def test_published_update(tmp_path):
     cfg = config(
         tmp_path,
         train__n_minibatches=1,
-        train__shuffle=False,
-        train__average_microbatches=False,
+        train__minibatches="published",
         train__micro_batch_size=3,
         train__max_grad_norm=None,
     )

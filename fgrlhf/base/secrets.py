@@ -28,8 +28,7 @@ _NO_SECRETS = frozenset(
         "sep_token",
         "mask_token",
         "unk_token",
-        "token_file",  # where a token is, not the token
-        "token_env",
+        "token_from",  # where a token is, not the token
     ]
 )
 _SHORTEST_SECRET = 6  # characters; shorter values are ordinary words and numbers

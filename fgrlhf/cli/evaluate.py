@@ -158,8 +158,8 @@ def responses_of(settings: EvaluateSettings, config: RLConfig) -> Sampling:
     """
     if settings.search is not None and config.env.has_conversations:
         raise UserError(
-            f"a search finds the steps of one turn, but {settings.config} has env.kind=python:"
-            " leave out search, or set env.kind=prompt"
+            f"a search finds the steps of one turn, but {settings.config} has env.of: leave out"
+            " search, or set env.of=null"
         )
     model = config.model
     length = model.max_generated_len

@@ -1,6 +1,6 @@
 """Serve a reward over HTTP: `fgrlhf reward-serve ckpt=FOLDER [key=value ...]`.
 
-    fgrlhf reward-serve ckpt=outputs/segment_rm values='{error: -0.5, ok: 0.3}' token_file=FILE
+    fgrlhf reward-serve ckpt=outputs/segment_rm values='{error: -0.5, ok: 0.3}' token_from=file:PATH
     fgrlhf reward-serve kind=length value=-0.1 max_words=60
     fgrlhf reward-serve TASK served.yml port=8771
 
@@ -28,7 +28,6 @@ from fgrlhf.cli.command_line import describe
 from fgrlhf.configs.schema import keys_of
 from fgrlhf.configs.strict import (
     Count,
-    FilePath,
     Kernels,
     StrictModel,
     any_kind,
@@ -45,7 +44,7 @@ from fgrlhf.rewards.kinds import LIBRARY_REWARDS
 from fgrlhf.rewards.protocol import sent_prefix
 from fgrlhf.rewards.server import Limits, ServedReward, create_app, model_sha256
 from fgrlhf.scorers.base import OnDevice, RewardContext
-from fgrlhf.scorers.service import VariableName, is_local, read_token
+from fgrlhf.scorers.service import TokenPlace, is_local, place_name, read_token, token_file
 
 USAGE = """\
 usage: fgrlhf reward-serve ckpt=FOLDER [key=value ...]
@@ -56,7 +55,7 @@ MOST_USED_KEYS = """\
   ckpt=FOLDER       of a reward model; the reward's kind is then that of the folder
   kind=NAME         any other reward: docs/rewards.md has the kinds and their keys
   values='{error: -0.5, ok: 0.3}', scale=0.3, label=polite, ...    keys of the kind
-  token_file=FILE   the token of the clients; made if the file does not exist
+  token_from=file:PATH   the token of the clients; made if the file does not exist
   port=8770         where to listen
 `fgrlhf reward-serve --help` lists all keys."""
 KIND_OF_MODEL = {"segment": "segment_classifier", "sequence": "sequence_scorer"}
@@ -80,13 +79,10 @@ class ServerSettings(StrictModel):
         default=False,
         description="allow a host that other machines can reach; texts and token are not encrypted",
     )
-    token_file: FilePath | None = Field(
-        default=None,
-        description="file with the bearer token of the clients, used instead of token_env; it is"
-        " made if it does not exist",
-    )
-    token_env: VariableName = Field(
-        default="FGRLHF_REWARD_TOKEN", description="environment variable with the bearer token"
+    token_from: TokenPlace = Field(
+        default="FGRLHF_REWARD_TOKEN",
+        description="the environment variable with the bearer token of the clients, or file:PATH,"
+        " which is made if it does not exist",
     )
     max_batch: Count = Field(default=512, description="most responses of a request")
     max_body_mb: Annotated[int, Field(ge=1, le=1024)] = Field(
@@ -202,19 +198,18 @@ def token_of(settings: ServerSettings) -> tuple[str, str]:
     Raises:
       UserError: there is none.
     """
-    file = settings.token_file
+    place = settings.token_from
+    file = token_file(place)
     if file is not None and not os.path.lexists(file):
         _make_token(Path(file))
-    if file is None and not os.environ.get(settings.token_env, "").strip():
+    if file is None and not os.environ.get(place, "").strip():
         raise UserError(
-            f"the environment variable {settings.token_env} is not set: it must have the token of"
-            " the clients. Give token_file=FILE instead, which this server makes if it does not"
-            " exist"
+            f"{place_name(place)} is not set: it must have the token of the clients. Give"
+            " token_from=file:PATH instead, which this server makes if it does not exist"
         )
-    token = read_token(file, settings.token_env, "the clients")
-    assert token is not None  # `token_env` has a name
-    place = f"the environment variable {settings.token_env}" if file is None else f"the file {file}"
-    return token, place
+    token = read_token(place, "the clients")
+    assert token is not None  # there is a place
+    return token, place_name(place)
 
 
 def _make_token(path: Path) -> None:

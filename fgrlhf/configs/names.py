@@ -54,6 +54,11 @@ def with_current_keys(tree: Mapping[Any, Any]) -> dict[Any, Any]:
         train["max_grad_norm"] = None
     if train.get("clip_grad") is False or _is_clipped(train):
         del train["clip_grad"]
+    critic = _section(renamed, ["model", "value_model"])
+    frozen = critic.get("freeze_value_model")
+    if frozen is False or (frozen is True and "train_top_layers" not in critic):
+        del critic["freeze_value_model"]
+        critic |= {"train_top_layers": 0} if frozen else {}
     if train.get("cuda_deterministic") is True:  # as published; here it always is
         del train["cuda_deterministic"]
     return renamed

@@ -305,7 +305,8 @@ Kernels = Annotated[
 _VARIABLE = re.compile(r"\$(?:\{[^}]*\}?|[A-Za-z_]\w*)")
 
 
-def _file_path(value: str) -> str:
+def file_path(value: str) -> str:
+    """The name of a file, a folder or a model of the hub; `ValueError` for what is none."""
     if not value.strip():
         raise ValueError("it is empty: name a file, a folder or a hub name")
     if "\0" in value:
@@ -343,6 +344,6 @@ def _separator(value: str) -> str:
     return with_breaks(value)
 
 
-FilePath = Annotated[str, AfterValidator(_file_path)]  # of a file or folder, or a hub name
+FilePath = Annotated[str, AfterValidator(file_path)]  # of a file or folder, or a hub name
 Name = Annotated[str, AfterValidator(_name)]
 Separator = Annotated[str, AfterValidator(_separator)]

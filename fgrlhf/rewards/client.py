@@ -21,6 +21,7 @@ from fgrlhf.scorers.service import (
     Refused,
     Service,
     TooLong,
+    place_name,
     text_of,
 )
 from fgrlhf.text_types import Prompt
@@ -56,7 +57,7 @@ class RewardClient:
         self.config = config
         self.prefix_fn = prefix_fn
         name = f"the reward server {config.url}"
-        self.service = Service(config, config.token_env, name, _message_of, pause, wait)
+        self.service = Service(config, name, _message_of, pause, wait)
         self.cache = None
         if config.cache is not None:
             self.cache = AnswerCache(config.cache, "scores", _is_list)
@@ -168,10 +169,10 @@ class RewardClient:
         message = _message_of(refusal.body)
         config = self.config
         if refusal.code in (401, 403):
-            place = config.token_file or f"the environment variable {config.token_env}"
+            place = place_name(config.token_from)
             return (
                 f"{self.service.name} refuses the token in {place}: {refusal.code} {message}. Use"
-                " the token of the server (its token_file or token_env)"
+                " the token of the server (its token_from)"
             )
         if refusal.code == 409:
             return self._other_model(_field(refusal.body, "model_sha256"))

@@ -37,7 +37,7 @@ from fgrlhf.reward_utils import (
 from fgrlhf.rewards.kind import Reads, RewardKind, RuleReward, SegmentKind, Sha256, Value
 from fgrlhf.scorers.base import OnDevice, RewardContext
 from fgrlhf.scorers.kinds import FORM_HELP, AnyTextScorer, JudgeScorer
-from fgrlhf.scorers.service import RemoteSettings, VariableName
+from fgrlhf.scorers.service import RemoteSettings, TokenPlace
 from fgrlhf.text_types import ConversationForm, Prompt, SegmentScore, SegmentValue
 from fgrlhf.words import word_spans
 
@@ -432,14 +432,15 @@ class ServerReward(RemoteSettings, SegmentKind):
     `model_sha256` pins the model, so the server may move, and `batch_size` affects rounding only.
     """
 
-    may_change = (*RemoteSettings.may_change, "url", "token_env", "batch_size")
+    may_change = (*RemoteSettings.may_change, "url", "batch_size")
 
     kind: Literal["reward_server"] = "reward_server"
     model_sha256: Sha256 = Field(
         description="hash of the served model, which the server prints; another model stops the run"
     )
-    token_env: VariableName = Field(
-        default="FGRLHF_REWARD_TOKEN", description="environment variable with the bearer token"
+    token_from: TokenPlace = Field(  # pyright: ignore[reportIncompatibleVariableOverride]
+        default="FGRLHF_REWARD_TOKEN",
+        description="the environment variable with the bearer token, or file:PATH",
     )
     batch_size: Count = Field(
         default=512, description="most responses of a request; a server may have a lower limit"

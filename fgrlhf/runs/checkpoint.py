@@ -561,13 +561,13 @@ def _same_updates(old: dict, old_processes: int, new: dict, processes: int) -> b
     """Whether the updates stay the same with another number of processes.
 
     They do if the prompts of a step, over all processes, stay the same. In DPO they always do: its
-    batch size counts all processes. With `average_microbatches: false` (as published) the size of
-    an update depends on how the batch is split.
+    batch size counts all processes. With `train.minibatches: published` the size of an
+    update depends on how the batch is split.
     """
 
     if _prompts_per_step(old, old_processes) != _prompts_per_step(new, processes):
         return False
-    return new["train"].get("average_microbatches", True)
+    return new["train"].get("minibatches") != "published"
 
 
 def _prompts_per_step(config: dict, processes: int) -> int | None:
@@ -582,8 +582,8 @@ def _other_processes(old: dict, old_processes: int, new: dict, processes: int) -
     It names the batch size that keeps the prompts per step, if there is one.
     """
     fact = f"processes: {old_processes} then, {processes} now"
-    if not new["train"].get("average_microbatches", True):
-        return f"{fact}; with train.average_microbatches=false, updates depend on their number"
+    if new["train"].get("minibatches") == "published":
+        return f"{fact}; with train.minibatches=published, updates depend on their number"
     before = _prompts_per_step(old, old_processes)
     fact += f", so {before} prompts per step then, {_prompts_per_step(new, processes)} now"
     if before is None or before % processes:

@@ -75,15 +75,15 @@ class ValueConfig(StrictModel):
         default=None,
         description="folder or hub name of its trunk, or a critic of a run: RUN/best/critic",
     )
-    freeze_value_model: bool = Field(default=False, description="train only the critic's head")
     policy_value_sharing: bool = Field(
         default=False, description="the critic is a head on the policy's hidden states"
     )
-    train_top_layers: Count | None = Field(
+    train_top_layers: NonNegativeCount | None = Field(
         default=None,
         description=(
-            "train only the top layers of the critic's trunk. If ckpt and this number are the"
-            " policy's, both share the frozen layers"
+            "train only this many layers of the critic's trunk, counted from the top, and its head;"
+            " 0: only the head; null: all. If ckpt and this number are the policy's, both share the"
+            " frozen layers"
         ),
     )
 
@@ -99,12 +99,6 @@ class ValueConfig(StrictModel):
             "since policy_value_sharing is true and the critic reads the policy's hidden states: "
             "leave it out, or set policy_value_sharing=false",
         )
-        if self.freeze_value_model:
-            text = (
-                "the critic shares the policy's trunk, which cannot be frozen: set"
-                " freeze_value_model=false, or policy_value_sharing=false"
-            )
-            mistakes.append(("freeze_value_model", text))
         refuse(mistakes)
         return self
 
@@ -121,13 +115,12 @@ class RLModelConfig(PolicyConfig):
 class EnvConfig(StrictModel):
     """The section `env`: what the policy responds to, how often, and the log-probabilities."""
 
-    kind: Literal["prompt", "python"] = Field(
-        default="prompt",
-        description="prompt: a response; python: a conversation with a class of your own",
-    )
     of: ClassPath | None = Field(
         default=None,
-        description="package.module.Class with `reply(prompt, messages)`: docs/environments.md",
+        description=(
+            "package.module.Class with `reply(prompt, messages)`, with which the policy has"
+            " conversations: docs/environments.md; null: it responds to prompts"
+        ),
     )
     max_turns: Count = Field(default=4, description="most turns of the policy in a conversation")
     train_num_samples_per_input: BatchSize = Field(
@@ -143,17 +136,16 @@ class EnvConfig(StrictModel):
 
     @model_validator(mode="after")
     def _conversation_is_whole(self):
-        if self.has_conversations:
-            missing = "it is null: name the class of the environment, as in my_package.games.Game"
-            refuse([] if self.of else [("of", missing)])
-        else:
-            refuse(unread_keys(self, ["of", "max_turns"], "since kind is prompt: set kind=python"))
+        if not self.has_conversations:
+            refuse(
+                unread_keys(self, ["max_turns"], "since `of` is null: set it, or leave this out")
+            )
         return self
 
     @property
     def has_conversations(self) -> bool:
         """Whether the policy talks with an environment, over several turns."""
-        return self.kind == "python"
+        return self.of is not None
 
     def build(self, policy: "Policy") -> "Conversations | None":
         """The conversations that the policy has; None: it responds to prompts."""
@@ -199,9 +191,12 @@ class RLTrainConfig(PolicyTrainConfig):
         default=False,
         description="true: use dropout in rollouts and updates; updates: as published (D4)",
     )
-    shuffle: bool = Field(default=True, description="false: as published (D6)")
-    average_microbatches: bool = Field(
-        default=True, description="false: sum the losses of micro-batches, as published (D6)"
+    minibatches: Literal["shuffled", "published"] = Field(
+        default="shuffled",
+        description=(
+            "shuffled: by prompt, and the loss is a mean over all tokens; published: in order, and"
+            " the losses of micro-batches are added (D6)"
+        ),
     )
     guard: GuardConfig | None = Field(
         default=None,
@@ -420,7 +415,7 @@ class RLConfig(RunConfig):
         """Settings with which responses cannot have several turns."""
         if not self.env.has_conversations:
             return []
-        way_out = "which env.kind=python cannot use yet"
+        way_out = "which conversations (env.of) cannot use yet"
         mistakes = []
         if not isinstance(self.sampler, LocalSamplerConfig):
             mistakes.append(f"sampler.kind is {self.sampler.kind}, {way_out}: set it to local")
@@ -460,9 +455,9 @@ class RLConfig(RunConfig):
         has_hooks = bool(own_hooks(algorithm_class(self.algorithm)))
         return {
             **super().unsupported_by_fsdp2(),
-            "model.value_model.train_top_layers": critic.train_top_layers is not None,
+            "model.value_model.train_top_layers": bool(critic.train_top_layers),
             f"algorithm.name={self.algorithm.name}": has_hooks,
-            f"env.kind={self.env.kind}": self.env.has_conversations,
+            "env.of": self.env.has_conversations,
         }
 
     def _sampler_mistakes(self) -> list[str]:
@@ -557,8 +552,7 @@ class RLConfig(RunConfig):
         """Keys that the config sets but that only other algorithms read."""
         keys = [f"algorithm.{key}" for key in self.algorithm.unused]
         if not self.needs_values:
-            value = self.model.value_model
-            given = [key for key in value.model_fields_set if getattr(value, key)]
+            given = self.model.value_model.model_dump(exclude_defaults=True)
             keys += [f"model.value_model.{key}" for key in given]
             if self.train.value_lr is not None:
                 keys.append("train.value_lr")

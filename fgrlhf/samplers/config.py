@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field, model_validator
 
 from fgrlhf.configs.strict import FilePath, Positive, StrictModel, any_kind, refuse
-from fgrlhf.scorers.service import ServiceSettings, VariableName
+from fgrlhf.scorers.service import ServiceSettings
 
 
 class LocalSamplerConfig(StrictModel):
@@ -20,16 +20,12 @@ class VllmSamplerConfig(ServiceSettings):
     may_change = (
         *ServiceSettings.may_change,
         "url",
-        "token_env",
         "parallel",
         "sync_dir",
         "max_gap",
     )
 
     kind: Literal["vllm"] = "vllm"
-    token_env: VariableName | None = Field(
-        default=None, description="environment variable with the server's API key; null: none"
-    )
     sync_dir: FilePath = Field(
         description="folder that the server serves; the policy is written there before each rollout"
     )

@@ -84,7 +84,7 @@ class VllmSampler(Sampler):
         self._reports_version = True
         self._served_model: str | None = None
         name = f"the sampler {config.url}"
-        self.service = Service(config, config.token_env, name, openai_message, pause, wait)
+        self.service = Service(config, name, openai_message, pause, wait)
 
     def check(self) -> None:
         """Raise `UserError` if the server cannot serve this policy.
@@ -325,7 +325,7 @@ class VllmSampler(Sampler):
     def _refused(self, refusal: Refused, path: str) -> UserError:
         way_out = "Check sampler.url, and the options of the server (docs/scale.md)"
         if refusal.code in (401, 403):
-            way_out = "Name its API key by sampler.token_env or sampler.token_file"
+            way_out = "Name its API key by sampler.token_from"
         elif refusal.code in NO_ROUTE and not path.startswith("/v1/"):
             way_out = "Start it with VLLM_SERVER_DEV_MODE=1: the run must replace its weights"
         reason = openai_message(refusal.body)

@@ -51,14 +51,14 @@ class LabelScorer:
           UserError: settings of this reading are given for another classifier.
         """
         is_decoder = shape_of_config(self.model.config) == "causal"
-        with_prompt = self.config.with_prompt
-        if with_prompt is None:
-            with_prompt = is_decoder and bool(self.tokenizer.chat_template)
-        if is_decoder and with_prompt:
-            name = shorten(self.config.ckpt)
-            return ConversationReader(name, self.tokenizer, self.max_length, self.config.reads)
-        refuse_reading(self.config.ckpt, self.config.reads)
-        return None
+        reads = self.config.reads
+        if not is_decoder:
+            refuse_reading(self.config.ckpt, reads)
+            return None
+        if reads == "response" or (reads is None and not self.tokenizer.chat_template):
+            return None
+        form = None if reads == "pair" else reads
+        return ConversationReader(shorten(self.config.ckpt), self.tokenizer, self.max_length, form)
 
     @classmethod
     def load(cls, config: "ClassifierScorer", device: str, dtype: str) -> "LabelScorer":
@@ -90,11 +90,11 @@ class LabelScorer:
 
     def score(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[float]:
         """The score of every text, after its prompt if the classifier reads prompts."""
-        if self.reader is None and not self.config.with_prompt:
-            return self._scores(texts)
         if self.reader is not None:
             return self._scores_of_conversations(self.reader, prompts, texts)
-        return self._scores([(prompt.text, text) for prompt, text in zip(prompts, texts)])
+        if self.config.reads == "pair":
+            return self._scores([(prompt.text, text) for prompt, text in zip(prompts, texts)])
+        return self._scores(texts)
 
     @torch.no_grad()
     def _scores(self, inputs: Sequence[str | tuple[str, str]]) -> list[float]:

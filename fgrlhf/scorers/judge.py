@@ -88,7 +88,7 @@ class Judge:
     ):
         self.settings = settings
         name = f"the judge {settings.model} at {settings.url}"
-        self.service = Service(settings, settings.token_env, name, openai_message, pause, wait)
+        self.service = Service(settings, name, openai_message, pause, wait)
         self.cache = None
         if settings.cache is not None:
             self.cache = AnswerCache(settings.cache, "scores", _are_numbers)
@@ -108,8 +108,9 @@ class Judge:
         if segments:
             given["segments"] = list(segments)
             form = SCORES.format(count=len(segments))
+        low, high = settings.score_range
         instructions = INSTRUCTIONS.format(
-            criterion=settings.criterion, form=form, low=settings.low, high=settings.high
+            criterion=settings.criterion, form=form, low=low, high=high
         )
         return _messages(instructions, given)
 
@@ -243,7 +244,7 @@ class Judge:
             return "the judge's answer is not a list of numbers"
         if len(numbers) != count:
             return f"the judge gave {len(numbers)} scores where {count} are needed"
-        low, high = self.settings.low, self.settings.high
+        low, high = self.settings.score_range
         for number in numbers:
             if not low <= number <= high:
                 return f"the judge's score {number:g} is not from {low:g} to {high:g}"

@@ -16,13 +16,13 @@ from fgrlhf.configs.strict import Amount, Count, FilePath, any_kind, refuse, unr
 from fgrlhf.configs.user_class import ClassPath, make_object
 from fgrlhf.reward_utils import Level
 from fgrlhf.scorers.base import OnDevice, RewardContext, TextScorer, TextScorerKind
-from fgrlhf.scorers.service import Address, RemoteSettings, VariableName
-from fgrlhf.text_types import ConversationForm
+from fgrlhf.scorers.service import Address, RemoteSettings
 
-FORM_HELP = (
+FORMS = (
     "chat: by its chat template; text_eos: prompt, response and end token; text: without the end"
-    " token; null: chat if it has a template, else text_eos"
+    " token"
 )
+FORM_HELP = f"{FORMS}; null: chat if it has a template, else text_eos"
 
 
 class ClassifierScorer(OnDevice, TextScorerKind):
@@ -43,15 +43,13 @@ class ClassifierScorer(OnDevice, TextScorerKind):
     score: Literal["probability", "log_odds"] = Field(
         default="probability", description="of the label"
     )
-    with_prompt: bool | None = Field(
+    reads: Literal["response", "pair", "chat", "text_eos", "text"] | None = Field(
         default=None,
         description=(
-            "the classifier reads prompt and response; null: if it is decoder-only and has a chat"
-            " template"
+            "response: alone; pair: prompt and response, which a decoder-only model reads as one"
+            f" conversation: {FORMS}; null: chat if it is decoder-only and has a chat template,"
+            " else response"
         ),
-    )
-    reads: ConversationForm | None = Field(
-        default=None, description=f"of a decoder-only model that reads both: {FORM_HELP}"
     )
     batch_size: Count = Field(default=32, description="texts per forward pass")
     over: str | None = Field(
@@ -74,7 +72,9 @@ class ClassifierScorer(OnDevice, TextScorerKind):
                 mistakes.append(("label", "missing; name a label of the model's id2label"))
         else:
             way_out = "since the model reads each segment after what `over` names: leave it out"
-            mistakes = unread_keys(self, ["with_prompt", "score"], way_out)
+            mistakes = unread_keys(self, ["score"], way_out)
+            if self.reads == "response":
+                mistakes.append(("reads", f"response is not read, {way_out}"))
             if self.level == "token":
                 mistakes.append(("level", "token: the model reads texts; choose a coarser level"))
         refuse(mistakes)
@@ -178,7 +178,7 @@ class LinearScorerKind(TextScorerKind):
 class JudgeScorer(RemoteSettings, TextScorerKind):
     """A language model that scores texts, by an OpenAI-compatible interface."""
 
-    may_change = (*RemoteSettings.may_change, "token_env", "parallel")
+    may_change = (*RemoteSettings.may_change, "parallel")
 
     kind: Literal["judge"] = "judge"
     url: Address = Field(
@@ -188,10 +188,8 @@ class JudgeScorer(RemoteSettings, TextScorerKind):
     criterion: str = Field(
         min_length=1, description="what the score means: `how polite the response is`"
     )
-    low: Amount = Field(default=0.0, description="lowest score")
-    high: Amount = Field(default=10.0, description="highest score")
-    token_env: VariableName | None = Field(
-        default=None, description="environment variable with the bearer token; null: no token"
+    score_range: list[Amount] = Field(
+        default=[0.0, 10.0], min_length=2, max_length=2, description="lowest and highest score"
     )
     parallel: Annotated[int, Field(ge=1, le=256)] = Field(
         default=8, description="queries that wait for their answers at the same time"
@@ -205,8 +203,9 @@ class JudgeScorer(RemoteSettings, TextScorerKind):
 
     @model_validator(mode="after")
     def _ordered_bounds(self):
-        if self.low >= self.high:
-            refuse([("high", f"{self.high:g} is not above low={self.low:g}")])
+        low, high = self.score_range
+        if low >= high:
+            refuse([("score_range", f"{high:g}, the highest score, is not above {low:g}")])
         return self
 
     def build(self, context: RewardContext) -> TextScorer:

@@ -43,7 +43,7 @@ class Entailment:
     def load(cls, config: "ClassifierScorer", context: RewardContext) -> "Entailment":
         """Load the model. Raises `UserError` as `LabelScorer.load` does."""
         label = config.label or entailment_label(config.ckpt)
-        of_pairs = config.model_copy(update={"label": label, "with_prompt": True})
+        of_pairs = config.model_copy(update={"label": label, "reads": config.reads or "pair"})
         labels = LabelScorer.load(of_pairs, context.device, context.dtype)
         return cls(labels, config, context.prefix)
 

@@ -29,7 +29,7 @@ from fgrlhf.base.background import wait_for, within
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.files import parse_json
 from fgrlhf.base.secrets import MASK
-from fgrlhf.configs.strict import FilePath, StrictModel, refuse
+from fgrlhf.configs.strict import FilePath, StrictModel, file_path, refuse
 
 RETRIED = frozenset({408, 429, 500, 502, 503, 504})  # other refusals are final
 LONGEST_BACKOFF = 60.0  # seconds; services count queries per minute
@@ -61,7 +61,7 @@ def _base_address(url: str) -> str:
     if not url.isascii() or any(c.isspace() for c in url):
         raise ValueError("it is not a web address: it has a character that no address has")
     if parts.username is not None or parts.password is not None:
-        raise ValueError("it has a user or password: give the token by token_file or token_env")
+        raise ValueError("it has a user or password: give the token by token_from")
     if parts.query or parts.fragment:
         raise ValueError("it must end before `?` and `#`")
     return url.rstrip("/")
@@ -84,44 +84,71 @@ def _plain_http_problem(url: str) -> str | None:
 # ---- tokens --------------------------------------------------------------------------------------
 
 
-VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=100)]
+FILE = "file:"
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{,99}")
 _TOKEN = re.compile(r"[!-~]{1,4096}")
 
 
-def read_token(file: str | None, variable: str | None, owner: str) -> str | None:
-    """A bearer token from a file or an environment variable; None if neither is named.
+def _place_of_a_token(value: str) -> str:
+    if not value.startswith(FILE) and not _VARIABLE.fullmatch(value):
+        raise ValueError(
+            "it says where the token is, and is no token: the name of an environment variable, or"
+            f" {FILE}PATH"
+        )
+    if value.startswith(FILE):
+        file_path(value.removeprefix(FILE))
+    return value
+
+
+TokenPlace = Annotated[str, AfterValidator(_place_of_a_token)]
+
+
+def token_file(place: str) -> str | None:
+    """The file that has the token; None if an environment variable has it."""
+    return place.removeprefix(FILE) if place.startswith(FILE) else None
+
+
+def place_name(place: str) -> str:
+    """`the file PATH`, or `the environment variable NAME`."""
+    file = token_file(place)
+    return f"the environment variable {place}" if file is None else f"the file {shorten(file)}"
+
+
+def read_token(place: str | None, owner: str) -> str | None:
+    """A bearer token from a file or an environment variable; None if there is no place.
 
     It is read for every use, so that no object holds it.
 
     Args:
+      place: NAME of an environment variable, or file:PATH.
       owner: whose token it is, for messages.
     Raises:
       UserError: there is no token, or it cannot be one. The message does not contain it.
     """
-    if file is not None:
-        place = f"the file {shorten(file)}"
+    if place is None:
+        return None
+    file = token_file(place)
+    if file is None:
+        token = os.environ.get(place, "").strip()
+        if not token:
+            raise UserError(
+                f"{place_name(place)} is not set: it must have the token of {owner}. Set it, or"
+                f" name a file by token_from={FILE}PATH"
+            )
+    else:
         try:
             token = Path(file).read_text(encoding="ascii").strip()
         except OSError as error:
             raise UserError(
-                f"{place} cannot be read: {error.strerror}. It must have the token of {owner}"
+                f"{place_name(place)} cannot be read: {error.strerror}. It must have the token of"
+                f" {owner}"
             ) from None
         except ValueError:  # other characters, or a name with a NUL
-            token = None
-    elif variable is not None:
-        place = f"the environment variable {variable}"
-        token = os.environ.get(variable, "").strip()
-        if not token:
-            raise UserError(
-                f"{place} is not set: it must have the token of {owner}. Set it, or name a file by"
-                " token_file=..."
-            )
-    else:
-        return None
-    if token is None or _TOKEN.fullmatch(token) is None:
+            token = ""
+    if _TOKEN.fullmatch(token) is None:
         raise UserError(
-            f"{place} has no token of {owner}: a token is one line of visible ASCII characters."
-            " Copy it again"
+            f"{place_name(place)} has no token of {owner}: a token is one line of visible ASCII"
+            " characters. Copy it again"
         )
     return token
 
@@ -134,11 +161,12 @@ def without(message: str, token: str | None) -> str:
 class ServiceSettings(StrictModel):
     """How to reach a service: address, token, deadline, attempts."""
 
-    may_change = ("token_file", "timeout_s", "retries", "plain_http")
+    may_change = ("token_from", "timeout_s", "retries", "plain_http")
 
     url: Address = Field(description="address of the service, without a path below it")
-    token_file: FilePath | None = Field(
-        default=None, description="file with the bearer token; used instead of token_env"
+    token_from: TokenPlace | None = Field(
+        default=None,
+        description="the environment variable with the bearer token, or file:PATH; null: no token",
     )
     timeout_s: Annotated[float, Field(gt=0, le=3600)] = Field(
         default=120.0, description="seconds for the whole of an answer"
@@ -315,9 +343,7 @@ class Service:
     """Queries to one service: each has a token, a deadline and several attempts.
 
     Args:
-      settings: address, deadline, attempts and the file with the token.
-      token_env: the environment variable with the token, if `settings` names no file; None for a
-        service without tokens.
+      settings: address, deadline, attempts and where the token is.
       name: of the service, for messages, such as `the reward server http://127.0.0.1:8000`.
       describe: the body of a refusal -> its message.
       pause: called with the seconds to wait before the next attempt; tests replace it.
@@ -327,14 +353,12 @@ class Service:
     def __init__(
         self,
         settings: ServiceSettings,
-        token_env: str | None,
         name: str,
         describe: Callable[[bytes], str] | None = None,
         pause: Callable[[float], None] = time.sleep,
         wait: Callable[[threading.Event, float], bool] = wait_for,
     ):
         self.settings = settings
-        self.token_env = token_env
         self.name = name
         self.describe = describe or text_of
         self._pause = pause
@@ -342,7 +366,7 @@ class Service:
 
     def token(self) -> str | None:
         """The token; None if the settings name none. Raises `UserError` if it is missing."""
-        return read_token(self.settings.token_file, self.token_env, self.name)
+        return read_token(self.settings.token_from, self.name)
 
     def without_token(self, message: str) -> str:
         """The message without the token, which an answer may repeat."""
