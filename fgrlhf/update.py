@@ -154,7 +154,7 @@ def optimizer_step(
     rollout: Rollout,
     advantages: Advantages,
     rows_B: Tensor,
-    place: int = 1,
+    place: int,
 ) -> dict[str, float] | None:
     """One optimiser step on the mean loss of a minibatch; `algorithm.loss.type` is the mean.
 

@@ -178,7 +178,8 @@ def write_span_file(task: Task, settings: SpanFileSettings) -> None:
     path = Path(settings.output)
     names = set().union(*(_names(span) for row in rows for span in row.spans))
     missing = [name for name in settings.tags if name not in names]
-    beside = _names_beside(path)
+    known = _described(path)
+    beside = _names_beside(path, known)
     unknown = [name for name in missing if name not in beside]  # held-out rows may lack a label
     if unknown:
         raise UserError(
@@ -193,7 +194,7 @@ def write_span_file(task: Task, settings: SpanFileSettings) -> None:
     )
     if not text:
         raise UserError(f"{settings.source} has no segment at level={settings.level}")
-    description = _description(path, segmenter, settings)
+    description = _description(path, known, segmenter, settings)
     write_text(path, text)
     write_json(path.parent / SEGMENTER_FILE, description)
     print(f"{path}: {summary}", flush=True)
@@ -221,35 +222,41 @@ def _note_sources(rows: Sequence[JudgedResponse]) -> None:
             )
 
 
-def _names_beside(path: Path) -> set[str]:
-    """The names in `tags` of the other files in the folder, each of which was on a span there."""
+def _described(path: Path) -> dict[str, Any]:
+    """What the folder's file of segmenters says of its files; {} without one."""
     file = path.parent / SEGMENTER_FILE
     known = read_json(file) if file.exists() else {}
-    tags = known.get("tags") if isinstance(known, dict) else None
+    return known if isinstance(known, dict) else {}
+
+
+def _names_beside(path: Path, known: Mapping[str, Any]) -> set[str]:
+    """The names in `tags` of the other files in the folder, each of which was on a span there."""
+    tags = known.get("tags")
     if not isinstance(tags, dict):
         return set()
     return {name for other, names in tags.items() if other != path.name for name in names}
 
 
-def _description(path: Path, segmenter: Segmenter, settings: SpanFileSettings) -> dict[str, Any]:
+def _description(
+    path: Path, before: Mapping[str, Any], segmenter: Segmenter, settings: SpanFileSettings
+) -> dict[str, Any]:
     """Segmenter and levels of the folder's segments, and the names in `tags`, with this file's.
 
     Raises:
       UserError: another file in the folder has the segments of another segmenter.
     """
-    file = path.parent / SEGMENTER_FILE
-    before = read_json(file) if file.exists() else {}
-    known = before.get("levels", {}) if isinstance(before, dict) else {}
+    known = before.get("levels", {})
     others = sorted(name for name in known if name != path.name and (path.parent / name).exists())
     description = segmenter.describe()
     recorded = {key: before.get(key) for key in description} if others else description
     if recorded != description:
         raise UserError(
-            f"{file}: the segments of {', '.join(others)} are those of another segmenter, so that a"
-            f" model would be trained with one and tested with the other. Write {path.name} into"
-            " another folder, or delete those files and write all of them again"
+            f"{path.parent / SEGMENTER_FILE}: the segments of {', '.join(others)} are those of"
+            " another segmenter, so that a model would be trained with one and tested with the"
+            f" other. Write {path.name} into another folder, or delete those files and write all of"
+            " them again"
         )
-    tags = before.get("tags", {}) if isinstance(before, dict) else {}
+    tags = before.get("tags", {})
     return {
         **description,
         "levels": {**known, path.name: settings.level},

@@ -206,7 +206,8 @@ def test_help_of_a_command(monkeypatch, capsys):
 
 
 def test_the_algorithms_that_are_no_commands():
-    assert sorted(ALGORITHMS) == sorted(registry.ALGORITHMS)
+    known = {*registry.ALGORITHMS, *registry.WITH_TEACHER}
+    assert sorted(ALGORITHMS) == sorted(known - {"distill"})  # that is one
 
 
 def test_an_argument_in_another_encoding_is_refused():

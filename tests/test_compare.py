@@ -191,6 +191,11 @@ def test_names_of_runs(configs, tmp_path):
     assert names(configs[0], algorithms="ppo,grpo") == ["ppo", "grpo"]
     chosen = (configs[0], f"dpo:{configs[1]}")
     assert names(*chosen, algorithms="ppo,grpo") == ["ppo", "grpo", "scalar"]
+    own = []
+    for name in ("first", "second"):  # they have the `run_name` of their base
+        own.append(str(Path(configs[0]).with_name(f"{name}.yml")))
+        Path(own[-1]).write_text("base: dense_config.yml\n")
+    assert names(*own) == ["first", "second"] and names(own[0]) == ["dense"]
     with pytest.raises(UserError, match="algorithms=ppo, ppo: name each algorithm once"):
         names(configs[0], algorithms="ppo, ppo")
     with pytest.raises(UserError, match="same name: dense"):

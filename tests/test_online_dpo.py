@@ -153,7 +153,7 @@ def test_an_update_has_the_gradient_of_the_mean_over_prompts(kind, tmp_path):
             m_N = torch.stack([h_B[0] - h_B[1], h_B[2] - h_B[3], h_B[4] - h_B[5]])
             (-torch.nn.functional.logsigmoid(0.1 * m_N).sum() / 4).backward()  # of four prompts
             expected = [p.grad.clone() for p in run.policy.parameters() if p.grad is not None]
-        optimizer_step(run, pairs, advantages, torch.arange(8))
+        optimizer_step(run, pairs, advantages, torch.arange(8), 1)
         named = run.policy.named_parameters()
         results.append([p.grad.clone() for _, p in named if p.grad is not None])
     for result in results:

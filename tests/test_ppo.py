@@ -282,7 +282,7 @@ def test_the_critics_gradient_does_not_shorten_the_policys_step(tmp_path):
         run = trainer(cfg, own_value=True)
         rollout, rewards = run.collect_and_score()
         _, advantages = run.compute_advantages(rollout, rewards)
-        metrics = optimizer_step(run, rollout, advantages, torch.arange(8))
+        metrics = optimizer_step(run, rollout, advantages, torch.arange(8), 1)
         weights.append(torch.cat([p.detach().flatten() for p in run.policy.parameters()]))
         norms.append((metrics["grad_norm"], metrics["grad_norm/value"]))
     assert torch.equal(*weights) and norms[0][0] == norms[1][0] and norms[1][1] > 5000 * norms[0][1]

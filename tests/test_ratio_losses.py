@@ -223,7 +223,7 @@ def one_update(folder, kind, size, **changes):
     assert len(set(old.finished)) == 2
     moved = replace(old, logprobs_BT=old.logprobs_BT + 0.3 * (old.response_ids_BT % 3 - 1))
     advantages = run.compute_advantages(moved, rewards)[1]
-    optimizer_step(run, moved, advantages, torch.arange(16))
+    optimizer_step(run, moved, advantages, torch.arange(16), 1)
     return {n: p.grad.clone() for n, p in run.actor_critic.named_parameters() if p.grad is not None}
 
 

@@ -142,7 +142,7 @@ def test_micro_batches_do_not_change_the_update(kind, tmp_path):
         run.actor_critic.policy.model.generation_config.eos_token_id = [1, 5, 10, 15, 20]
         rollout, advantages = one_rollout(run)
         assert len(set(rollout.response_mask_BT.sum(1).tolist())) > 3
-        norms.append(optimizer_step(run, rollout, advantages, torch.arange(16))["grad_norm"])
+        norms.append(optimizer_step(run, rollout, advantages, torch.arange(16), 1)["grad_norm"])
         results.append(gradients(run))
     for other, norm in zip(results[1:], norms[1:]):
         assert norm == pytest.approx(norms[0], rel=1e-5)
@@ -223,7 +223,7 @@ def test_published_update(tmp_path):
         weight = old.response_mask_BT.sum(1).float().mean() / mean_length
         (masked_mean(loss_BT, old.response_mask_BT) * weight).backward()
     expected = gradients(run)
-    optimizer_step(run, rollout, advantages, torch.arange(8))
+    optimizer_step(run, rollout, advantages, torch.arange(8), 1)
     actual = gradients(run)
     assert_equal_up_to_rounding([actual[name] for name in expected], list(expected.values()))
 
@@ -490,7 +490,7 @@ def test_gradients_are_clipped_when_asked(clip, tmp_path):
     settings = {"train__max_grad_norm": 0.01} if clip else {"train__max_grad_norm": None}
     run = trainer(config(tmp_path, **settings))
     rollout, advantages = one_rollout(run)
-    norm = optimizer_step(run, rollout, advantages, torch.arange(8))["grad_norm"]
+    norm = optimizer_step(run, rollout, advantages, torch.arange(8), 1)["grad_norm"]
     kept = torch.nn.utils.get_total_norm(
         [p.grad for p in run.policy.parameters() if p.grad is not None]
     )

@@ -19,6 +19,7 @@ from pydantic import Field
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.files import write_text
 from fgrlhf.cli.new_run import config_class
+from fgrlhf.configs.overrides import by_dotted_key
 from fgrlhf.configs.strict import FilePath, StrictModel, validate
 from fgrlhf.configs.yaml_files import dump_yaml, read_yaml
 from fgrlhf.load import load_task
@@ -156,18 +157,12 @@ class _Given:
 
     def unread(self) -> list[str]:
         """Keys with a value that are not translated, and metrics that are not."""
-        keys = [key for key in _leaves(self.tree) if key not in READ and self(key) is not None]
+        given = [key for key, value in by_dotted_key(self.tree).items() if value not in (None, {})]
+        keys = [key for key in given if key not in READ]
         kept = ("reward_fn.", "datapool.", "train_evaluation.metrics")
         found = [key for key in keys if not key.startswith(kept)]
         names = [str(metric.get("id")) for metric in self("train_evaluation.metrics", [])]
         return found + [f"the metric {name}" for name in names if name not in METRICS]
-
-
-def _leaves(tree: Mapping[str, Any], path: str = "") -> list[str]:
-    leaves = []
-    for key, value in tree.items():
-        leaves += _leaves(value, f"{path}{key}.") if isinstance(value, Mapping) else [path + key]
-    return leaves
 
 
 # ---- sections ------------------------------------------------------------------------------------

@@ -131,11 +131,14 @@ COMMANDS = {
 }
 
 # words that are typed for a command -> what to type
-ALGORITHMS = ("ppo", "a2c", "nlpo", "trpo", "reinforce", "rloo", "grpo", "gpg", "online_dpo")
+ALGORITHMS = (
+    *("ppo", "a2c", "nlpo", "trpo", "reinforce", "rloo", "grpo", "gpg", "online_dpo"),
+    "sdpo",  # `distill` is a command
+)
 OTHER_WORDS = {
     **{
         name: f"it is an algorithm: fgrlhf rl TASK config.yml algorithm.name={name}"
-        for name in (*ALGORITHMS, "sdpo")
+        for name in ALGORITHMS
     },
     **dict.fromkeys(
         ["train", "finetune", "fine-tune"],

@@ -32,6 +32,7 @@ HARMLESS = (
 )
 KEPT = ("bos_token_id", "decoder_start_token_id", "use_cache", "cache_implementation")
 NEUTRAL = {  # values with which a setting has no effect; None never has one
+    "early_stopping": False,
     "encoder_no_repeat_ngram_size": 0,
     "encoder_repetition_penalty": 1.0,
     "epsilon_cutoff": 0.0,
@@ -50,22 +51,25 @@ NEUTRAL = {  # values with which a setting has no effect; None never has one
 # Settings of a checkpoint's generation config that force or forbid tokens, or that change what beam
 # search looks for. They are not part of the policy, so beam search runs without them.
 NEUTRAL_BEAM_SETTINGS = {
-    "num_return_sequences": 1,
-    "length_penalty": 1.0,
-    "early_stopping": False,
-    "forced_bos_token_id": None,
-    "forced_eos_token_id": None,
-    "no_repeat_ngram_size": 0,
-    "encoder_no_repeat_ngram_size": 0,
-    "repetition_penalty": 1.0,
-    "encoder_repetition_penalty": 1.0,
-    "min_length": 0,
-    "min_new_tokens": None,
-    "bad_words_ids": None,
-    "suppress_tokens": None,
-    "begin_suppress_tokens": None,
-    "sequence_bias": None,
-    "exponential_decay_length_penalty": None,
+    name: NEUTRAL.get(name)
+    for name in (
+        "num_return_sequences",
+        "length_penalty",
+        "early_stopping",
+        "forced_bos_token_id",
+        "forced_eos_token_id",
+        "no_repeat_ngram_size",
+        "encoder_no_repeat_ngram_size",
+        "repetition_penalty",
+        "encoder_repetition_penalty",
+        "min_length",
+        "min_new_tokens",
+        "bad_words_ids",
+        "suppress_tokens",
+        "begin_suppress_tokens",
+        "sequence_bias",
+        "exponential_decay_length_penalty",
+    )
 }
 
 

@@ -154,9 +154,9 @@ def runs_of(
 ) -> list[Run]:
     """A run for every config, and for every algorithm of an RL config.
 
-    A run is named after its algorithm if there is a single RL config, else after the config and the
-    algorithm. A program that does not have the key of an override is trained without it, if another
-    one has it.
+    A run is named after its algorithm if there is a single RL config, else after the config
+    (`_names_of_configs`) and the algorithm. A program that does not have the key of an override is
+    trained without it, if another one has it.
 
     Raises:
       UserError: a config cannot be read, an algorithm is named twice, two runs have the same name,
@@ -173,9 +173,9 @@ def runs_of(
     has_one_rl_config = programs.count("rl") == 1
     accepted = _overrides_by_program(experiment, programs, overrides)
     runs = []
-    for program, path in parsed:
+    groups = _names_of_configs(experiment, parsed, accepted)
+    for (program, path), group in zip(parsed, groups):
         given = accepted[program]
-        group = experiment.config_value(path, given, "logging.run_name") or Path(path).stem
         if program != "rl" or not algorithms:
             runs.append(Run(group, program, path, given, group, algorithm=program))
             continue
@@ -192,6 +192,23 @@ def runs_of(
         else:
             check_overrides(run.overrides)
     return runs
+
+
+def _names_of_configs(
+    experiment: Experiment,
+    parsed: Sequence[tuple[str, str]],
+    overrides: Mapping[str, Sequence[str]],
+) -> list[str]:
+    """The `logging.run_name` of each config; the file's name if it has none, or that of another.
+
+    Configs with one `base:` have its `run_name`.
+    """
+    stems = [Path(path).stem for _, path in parsed]
+    names = [
+        experiment.config_value(path, overrides[program], "logging.run_name") or stem
+        for (program, path), stem in zip(parsed, stems)
+    ]
+    return [stem if names.count(name) > 1 else name for name, stem in zip(names, stems)]
 
 
 def _overrides_by_program(
@@ -222,7 +239,7 @@ def _check_names(runs: Sequence[Run], settings_file: str | None) -> None:
     if repeated:
         raise UserError(
             f"two runs have the same name: {', '.join(repeated)}. Give the configs different"
-            " logging.run_name"
+            " logging.run_name, or files of different names"
         )
     if settings_file is None:
         return
