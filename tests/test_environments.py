@@ -414,6 +414,7 @@ def test_rewards_of_the_game_by_hand():
 @pytest.mark.parametrize(
     "changes, part",
     [
+        ({"env": {"kind": "python"}}, "env.kind: unknown key; did you mean `env.of`?"),
         ({"env": {"max_turns": 2}}, "env.max_turns: 2 is not read, since `of` is null"),
         (
             {"env": ENV, "algorithm": {"critic": "monte_carlo"}},

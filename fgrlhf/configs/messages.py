@@ -23,7 +23,8 @@ from fgrlhf.configs.schema import (
 MOST_PLACES = 3  # of a misplaced key in a hint
 MOST_SHOWN = 250  # characters of a list of known keys
 
-# keys of other libraries (transformers, TRL, OpenRLHF, verl) -> ends of our keys' paths
+# keys of other libraries (transformers, TRL, OpenRLHF, verl) and old ones of ours, with the section
+# if others have the same name -> ends of our keys' paths
 OTHER_NAMES = {
     "adap_kl_ctrl": ("kl.target",),
     "adaptive_kl": ("kl.target",),
@@ -36,6 +37,7 @@ OTHER_NAMES = {
     "clip_high": ("cliprange.high",),
     "clip_low": ("cliprange.low",),
     "dropout_in_rollouts": ("train.dropout",),
+    "env.kind": ("env.of",),
     "epsilon": ("loss.cliprange",),
     "epsilon_high": ("cliprange.high",),
     "eval_steps": ("evaluation.every_steps",),
@@ -245,7 +247,7 @@ def _not_a_section(
 def other_place(model: type[BaseModel], path: str) -> str | None:
     """A hint that names the places of an unknown key elsewhere in the config; None without any."""
     key = path.rpartition(".")[2]
-    names = OTHER_NAMES.get(key, (key,))
+    names = OTHER_NAMES.get(path) or OTHER_NAMES.get(key, (key,))
     places = []
     for place in paths_of(model):
         if any(f".{place}".endswith(f".{name}") for name in names):
