@@ -98,6 +98,13 @@ def test_a_frozen_critic_trains_no_layer():
     assert with_current_keys(both) == both  # its class refuses the other name
 
 
+def test_an_environment_may_name_the_kind_of_every_class_of_ones_own():
+    env = {"of": "games.Guessing", "max_turns": 4}
+    assert with_current_keys({"env": {"kind": "python", **env}}) == {"env": env}
+    for other in ({"kind": "python"}, {"kind": "prompt", **env}):
+        assert with_current_keys({"env": other}) == {"env": other}  # its class refuses `kind`
+
+
 def test_a_config_may_name_a_key_otherwise_than_its_base(tmp_path):
     written(tmp_path / "base.yml", "train: {n_warmup_steps: 3, lr: 0.5}")
     own = written(tmp_path / "own.yml", "base: base.yml\ntrain: {warmup_steps: 4}")

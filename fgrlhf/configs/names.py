@@ -59,6 +59,9 @@ def with_current_keys(tree: Mapping[Any, Any]) -> dict[Any, Any]:
     if frozen is False or (frozen is True and "train_top_layers" not in critic):
         del critic["freeze_value_model"]
         critic |= {"train_top_layers": 0} if frozen else {}
+    env = _section(renamed, ["env"])  # rewards and judges of one's own have this kind too
+    if env.get("kind") == "python" and "of" in env:
+        del env["kind"]
     if train.get("cuda_deterministic") is True:  # as published; here it always is
         del train["cuda_deterministic"]
     return renamed
