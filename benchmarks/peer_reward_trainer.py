@@ -169,7 +169,7 @@ def our_trainer(work: Work, choice: Choice) -> OurTrainer:
     inputs, no_dev = work.inputs, cast(Any, None)
     collator = PairCollator(inputs)
     return OurTrainer(
-        config, network, work.examples, [], collator, inputs.tokenizer, no_dev, accelerator
+        config, network, work.examples, [], collator, inputs.tokenizer, no_dev, [], accelerator
     )
 
 
