@@ -189,7 +189,6 @@ def our_config(work: Work, micro: int) -> RLConfig:
             "adam_eps": 1e-8,
             "max_grad_norm": 1.0,
             "kl_threshold": 1e9,
-            "shuffle": False,
         },
         "evaluation": {"every_steps": 1000},
         "logging": {"save_dir": str(work.folder / "ours"), "log_interval": 1000, "n_samples": 0},
