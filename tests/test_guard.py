@@ -273,11 +273,17 @@ def test_an_alarm_restores_the_best_policy_and_changes_the_settings(tmp_path, ca
     assert best["value"] == max(values)
 
 
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    """The weights that a run started from, its folder, and the run."""
+    initial, whole = initial_weights(), tmp_path_factory.mktemp("whole")
+    return initial, whole, hacked_run(whole, initial, tries=20)
+
+
 @pytest.mark.parametrize("until", [2, 4, 6, 8, 10])
-def test_a_run_with_alarms_resumes_exactly(until, tmp_path):
-    initial = initial_weights()
-    whole, half = tmp_path / "whole", tmp_path / "half"
-    straight = hacked_run(whole, initial, tries=20)
+def test_a_run_with_alarms_resumes_exactly(until, uninterrupted, tmp_path):
+    initial, whole, straight = uninterrupted
+    half = tmp_path / "half"
     hacked_run(half, initial, until=until, tries=20)
     resumed = hacked_run(half, initial, tries=20)
     assert straight.guard is not None and resumed.guard is not None

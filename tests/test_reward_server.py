@@ -224,7 +224,7 @@ def test_settings_that_change_no_value_are_not_in_the_hash():
         return model_sha256(validate(Score, section, "test"), "fp32")
 
     assert digest() == digest(cache="b", timeout_s=5.0, parallel=2)
-    assert len({digest(), digest(model="n"), digest(high=5.0)}) == 3
+    assert len({digest(), digest(model="n"), digest(score_range=[0.0, 5.0])}) == 3
 
 
 def test_a_model_of_the_hub_must_be_downloaded():
