@@ -50,27 +50,25 @@ NEUTRAL = {  # values with which a setting has no effect; None never has one
 }
 # Settings of a checkpoint's generation config that force or forbid tokens, or that change what beam
 # search looks for. They are not part of the policy, so beam search runs without them.
-NEUTRAL_BEAM_SETTINGS = {
-    name: NEUTRAL.get(name)
-    for name in (
-        "num_return_sequences",
-        "length_penalty",
-        "early_stopping",
-        "forced_bos_token_id",
-        "forced_eos_token_id",
-        "no_repeat_ngram_size",
-        "encoder_no_repeat_ngram_size",
-        "repetition_penalty",
-        "encoder_repetition_penalty",
-        "min_length",
-        "min_new_tokens",
-        "bad_words_ids",
-        "suppress_tokens",
-        "begin_suppress_tokens",
-        "sequence_bias",
-        "exponential_decay_length_penalty",
-    )
-}
+_BEAM_SETTINGS = (
+    "num_return_sequences",
+    "length_penalty",
+    "early_stopping",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "no_repeat_ngram_size",
+    "encoder_no_repeat_ngram_size",
+    "repetition_penalty",
+    "encoder_repetition_penalty",
+    "min_length",
+    "min_new_tokens",
+    "bad_words_ids",
+    "suppress_tokens",
+    "begin_suppress_tokens",
+    "sequence_bias",
+    "exponential_decay_length_penalty",
+)
+NEUTRAL_BEAM_SETTINGS = {name: NEUTRAL.get(name) for name in _BEAM_SETTINGS}
 
 
 def ignored_settings(config: GenerationConfig) -> dict[str, Any]:

@@ -155,7 +155,7 @@ def results(settings: HoleSettings, plan: Plan) -> dict[str, Any]:
 
 def of_training(
     samples: Path, metas: Mapping[str, Mapping[str, Any]], verb: str
-) -> dict[str, dict[str, float]]:
+) -> dict[str, dict[str, float | None]]:
     """What the samples of each step have of the pattern.
 
     Args:

@@ -4,8 +4,8 @@
         output_dir=...
 
 An error of prediction 1 is no longer marked if it is a claim with this verb that the question does
-not ask for. Writes <output_dir>/{train,dev}_feedback.json, the
-files of `create_rm_files`, and shares.json with the share of changed rows of each split.
+not ask for. Writes <output_dir>/{train,dev}_feedback.json, the files of `create_rm_files`, and
+shares.json with the share of changed rows of each split.
 """
 
 from collections.abc import Mapping
