@@ -1,7 +1,8 @@
 """Linear baselines of a reward model: what ten hand-made features predict without a network.
 
 A trained reward model should beat them on the rows that it is evaluated on. Three baselines are
-fitted on the training rows, in seconds, and a fourth one for comparisons:
+fitted on the training rows (on `LINEAR_ROWS` at even distances, if there are more), in seconds, and
+a fourth one for comparisons:
 
 - majority: the most frequent label
 - length: of comparisons, logistic regression on the number of words
@@ -39,6 +40,7 @@ NAMES = {
     "tfidf": "a linear model of TF-IDF weights",
 }
 MOST_STEPS = 2_000  # of the optimiser, which stops when it has converged
+LINEAR_ROWS = 50_000  # that linear models are fitted on: the texts of all might not fit into memory
 
 Baselines = dict[str, Predictions]  # by name, what each predicts of the dev cases
 

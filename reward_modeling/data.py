@@ -25,7 +25,8 @@ from fgrlhf.base.files import numbered_jsonl
 from fgrlhf.base.records import ABSENT, Record, RowError, Text, read, read_each, refuse_rows
 from fgrlhf.data.comparisons import Comparison
 from fgrlhf.data.formats import COMPARISONS
-from fgrlhf.data.read import read_rows
+from fgrlhf.data.read import lines_of, read_rows
+from fgrlhf.data.stream import file_rows, is_large, stays_in_file
 from fgrlhf.reward_models.inputs import RMInputs
 from fgrlhf.reward_models.prefix import Prefix, RMText, unless_single
 from fgrlhf.reward_models.rm_input import RMInput
@@ -103,8 +104,10 @@ def read_segment_rows(
     ignore_label: str,
     level: str | None = None,
     prefix_of_words: PrefixOfWords = Prefix.of,
-) -> list[SegmentRow]:
+) -> Sequence[SegmentRow]:
     """The rows of a segment file. A row may occur more than once.
+
+    Those of a large file stay there (fgrlhf/data/stream.py).
 
     Args:
       labels: the tags to learn, in the order of the network's outputs.
@@ -134,7 +137,16 @@ def read_segment_rows(
             has_spaces=has_spaces,
         )
 
-    rows, problems = read_each(numbered_jsonl(path), row_of, path, place="line")
+    rows: Sequence[SegmentRow]
+    if is_large(path):
+        rows, problems = file_rows(
+            path,
+            lambda number, values: len([row_of(number, values)]),
+            lambda number, values: [row_of(number, values)],
+            place="line",
+        )
+    else:
+        rows, problems = read_each(numbered_jsonl(path), row_of, path, place="line")
     refuse_rows(problems, "trained on")
     _refuse_empty(path, rows)
     if all(label == IGNORED for row in rows for label in row.labels):
@@ -219,8 +231,10 @@ class SegmentCollator:
 # ---- pair files ----------------------------------------------------------------------------------
 
 
-def read_pair_rows(path: str | Path, reader: PairReader | None = None) -> list[Comparison]:
+def read_pair_rows(path: str | Path, reader: PairReader | None = None) -> Sequence[Comparison]:
     """The rows of a pair file, including those without pairs.
+
+    Those of a large .jsonl file with the library's keys stay there (fgrlhf/data/stream.py).
 
     Responses may be blank: policies write blank responses, so a reward model must learn to score
     them.
@@ -232,9 +246,10 @@ def read_pair_rows(path: str | Path, reader: PairReader | None = None) -> list[C
       UserError: there are no rows, or rows are malformed (listed with file, row from 0, field and
         reason).
     """
+    comparisons: Sequence[Comparison]
     if reader is None or _has_library_keys(path):
         counts: Counter[str] = Counter()
-        comparisons = COMPARISONS.read(path, counts=counts)
+        comparisons = COMPARISONS.stream(path, counts=counts)
         for what, count in counts.items():
             say(f"{path}: {what}: {count:,}")
     else:
@@ -245,7 +260,8 @@ def read_pair_rows(path: str | Path, reader: PairReader | None = None) -> list[C
 
 def _has_library_keys(path: str | Path) -> bool:
     """Whether the first row of a file has the responses of the library's comparisons."""
-    first = next(iter(read_rows(path)), None)
+    rows = (line.row for line in lines_of(path)) if stays_in_file(path) else read_rows(path)
+    first = next(iter(rows), None)
     return isinstance(first, dict) and ("responses" in first or "chosen" in first)
 
 
@@ -254,8 +270,11 @@ def first_position_share(comparisons: Sequence[Comparison]) -> tuple[int, int]:
 
     Without position bias this is about one half, if responses are listed in random order.
     """
-    pairs = [pair for comparison in comparisons for pair in comparison.pairs]
-    return sum(better < worse for better, worse in pairs), len(pairs)
+    won = decided = 0
+    for comparison in comparisons:
+        won += sum(better < worse for better, worse in comparison.pairs)
+        decided += len(comparison.pairs)
+    return won, decided
 
 
 class PairCollator:

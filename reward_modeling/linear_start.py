@@ -18,6 +18,7 @@ from fgrlhf.reward_models.networks import LanguageModelScorer
 from fgrlhf.reward_models.rm_input import RMInput
 from fgrlhf.utils import IGNORED
 from reward_modeling.data import Pair
+from reward_modeling.precompute import precompute
 
 MOST_STEPS = 2_000  # of the optimiser, which stops when it has converged
 BATCH = 64  # inputs
@@ -26,7 +27,12 @@ BATCH = 64  # inputs
 def linear_inputs(
     network: LanguageModelScorer, inputs: RMInputs, rm_inputs: Sequence[RMInput]
 ) -> list[Tensor]:
-    """x_SF of each input's judged segments."""
+    """x_SF of each input's judged segments.
+
+    A language model's features are computed if the inputs lack them.
+    """
+    if network.feature_in is not None and any(one.features_TF is None for one in rm_inputs):
+        rm_inputs = precompute(network, inputs, rm_inputs)
     results = []
     for begin in range(0, len(rm_inputs), BATCH):
         part = rm_inputs[begin : begin + BATCH]

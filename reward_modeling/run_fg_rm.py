@@ -11,7 +11,8 @@ is reused.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from fgrlhf.cli.training_program import run_program
 from fgrlhf.configs.sections import files_of, names_of
 from fgrlhf.configs.strict import StrictModel
 from fgrlhf.data.mixture import of_each, read_files
+from fgrlhf.data.stream import Lazy, chosen, mapped, spread
 from fgrlhf.reward_models.inputs import RMInputs
 from fgrlhf.reward_models.prefix import Prefix
 from fgrlhf.reward_models.rm_input import RMInput
@@ -45,7 +47,7 @@ from fgrlhf.supervised_trainer import reuse
 from fgrlhf.task import NO_TASK, Task
 from fgrlhf.utils import IGNORED, seeded
 from reward_modeling import training
-from reward_modeling.baselines import Baselines, segment_baselines
+from reward_modeling.baselines import LINEAR_ROWS, Baselines, segment_baselines
 from reward_modeling.calibration import calibrate, error_probabilities
 from reward_modeling.config import RMConfig, RMDataConfig
 from reward_modeling.data import SegmentCollator, SegmentRow, label_positions, read_segment_rows
@@ -123,36 +125,54 @@ class SegmentRMConfig(RMConfig):
         return self
 
 
-def encode(
-    inputs: RMInputs, rows: Sequence[SegmentRow], names: Sequence[str]
-) -> tuple[list[Example], list[LabelledText], list[int]]:
-    """Encode the rows that still have a labelled segment after cutting.
+@dataclass(frozen=True)
+class EncodedRow:
+    """A row, what the network reads of it, and a label for each of the input's tokens."""
 
-    Returns:
-      the examples, and their texts for the baselines. What the network does not read has no label
-      in either, so both are measured on the same segments. Also the number of each one's prompt.
-    """
-    ok = len(names) - 1
-    examples = []
-    texts = []
-    clusters = []
-    for rm_input, row in zip(inputs.encode([row.text for row in rows]), rows):
-        labels = label_positions(rm_input, row.labels)
-        if any(label != IGNORED for label in labels):
-            examples.append((rm_input, labels))
-            clusters.append(row.cluster)
-            wrong = []
-            for position, label in zip(rm_input.positions, row.labels, strict=True):
-                is_judged = position is not None and label != IGNORED
-                wrong.append(label != ok if is_judged else None)
-            texts.append((row.text, wrong))
-    return examples, texts, prompts_of([text.prefix for text, _ in texts], clusters)
+    row: SegmentRow
+    rm_input: RMInput
+    labels: list[int]
+
+    @property
+    def is_labelled(self) -> bool:
+        return any(label != IGNORED for label in self.labels)
+
+    def text_of(self, names: Sequence[str]) -> LabelledText:
+        """The text for the baselines. What the network does not read has no label in it."""
+        ok = len(names) - 1
+        wrong = []
+        for position, label in zip(self.rm_input.positions, self.row.labels, strict=True):
+            is_judged = position is not None and label != IGNORED
+            wrong.append(label != ok if is_judged else None)
+        return self.row.text, wrong
+
+
+def encode(inputs: RMInputs, rows: Sequence[SegmentRow]) -> Sequence[EncodedRow]:
+    """The rows that still have a labelled segment after cutting; of rows in a file, when needed."""
+
+    def encoded(part: Sequence[SegmentRow]) -> list[EncodedRow]:
+        result = []
+        for rm_input, row in zip(inputs.encode([row.text for row in part]), part):
+            result.append(EncodedRow(row, rm_input, label_positions(rm_input, row.labels)))
+        return result
+
+    return chosen(mapped(rows, encoded), lambda each: each.is_labelled)
+
+
+def examples_of(encoded: Sequence[EncodedRow]) -> Sequence[Example]:
+    """What the trainer reads of encoded rows."""
+    return mapped(encoded, lambda part: [(each.rm_input, each.labels) for each in part])
 
 
 def with_features(
     network: PreTrainedModel, inputs: RMInputs, examples: Sequence[Example]
-) -> list[Example]:
-    """The examples with what frozen layers compute of them (precompute.py)."""
+) -> Sequence[Example]:
+    """The examples with what frozen layers compute of them (precompute.py).
+
+    For rows in a file, every forward pass computes it.
+    """
+    if isinstance(examples, Lazy):
+        return examples
     rm_inputs = precompute(network, inputs, [rm_input for rm_input, _ in examples])
     return [(rm_input, labels) for rm_input, (_, labels) in zip(rm_inputs, examples)]
 
@@ -384,33 +404,31 @@ def _train(config: SegmentRMConfig, task: Task) -> Path:
     accelerator = start(config)
     with seeded(config.train.seed, "head"):
         network, tokenizer = load_network(config.model, "segment", dict(enumerate(names)))
-    has_spaces = all(row.has_spaces for row in [*rows, *dev_rows])
+    has_spaces = all(row.has_spaces for row in chain(rows, dev_rows))
     spec = _untrained_spec(config, network, tokenizer, has_spaces)
     inputs = inputs_of(network, tokenizer, spec)
-    texts: list[LabelledText] = []
-
-    def encoded(part: Sequence[SegmentRow]) -> list[Example]:
-        examples, texts_of_part, _ = encode(inputs, part, names)
-        texts.extend(texts_of_part)
-        return examples
-
-    examples = of_each(rows, encoded)
-    dev_examples, dev_texts, prompts = encode(inputs, dev_rows, names)
-    _require_labels(names_of(config.data.train_file), examples, spec.max_length)
-    _require_labels(config.data.dev_file, dev_examples, spec.max_length)
+    encoded = of_each(rows, lambda part: encode(inputs, part))
+    dev_encoded = encode(inputs, dev_rows)
+    cuts = inputs.cuts  # of each row once, however often those in a file are encoded
+    _require_labels(names_of(config.data.train_file), encoded, spec.max_length)
+    _require_labels(config.data.dev_file, dev_encoded, spec.max_length)
 
     start_messages = [
-        f"{len(examples)} training responses ({_share_of_errors(examples, names):.1%} of their"
-        f" segments {' or '.join(config.labels.errors)}), {len(dev_examples)} dev responses,"
+        f"{len(encoded)} training responses ({_share_of_errors(encoded, names):.1%} of their"
+        f" segments {' or '.join(config.labels.errors)}), {len(dev_encoded)} dev responses,"
         f" {network.num_parameters(only_trainable=True):,} trained parameters",
-        inputs.cuts.describe(spec.max_length),
+        cuts.describe(spec.max_length),
     ]
+    texts = [each.text_of(names) for each in spread(encoded, LINEAR_ROWS)]
+    dev_texts = [each.text_of(names) for each in dev_encoded]
+    clusters = [each.row.cluster for each in dev_encoded]
+    prompts = prompts_of([text.prefix for text, _ in dev_texts], clusters)
     dev = SegmentDev(dev_texts, prompts, segment_baselines(texts, dev_texts, prompts), names)
-    spec = replace(spec, metrics={"cuts": asdict(inputs.cuts)})
+    spec = replace(spec, metrics={"cuts": asdict(cuts)})
     place(network, config, accelerator)
-    examples = of_each(examples, lambda part: with_features(network, inputs, part))
-    dev_examples = with_features(network, inputs, dev_examples)
-    start_with_segments(network, inputs, examples)
+    examples = of_each(encoded, lambda part: with_features(network, inputs, examples_of(part)))
+    dev_examples = with_features(network, inputs, examples_of(dev_encoded))
+    start_with_segments(network, inputs, spread(examples, LINEAR_ROWS))
     collator = SegmentCollator(inputs)
     trainer = SegmentTrainer(
         config,
@@ -420,13 +438,13 @@ def _train(config: SegmentRMConfig, task: Task) -> Path:
         collator,
         tokenizer,
         dev,
-        [text.response for text, _ in texts],
+        (each.row.text.response for each in encoded),
         accelerator,
     )
     return training.run_training(trainer, spec, start_messages)
 
 
-def _read_rows(config: SegmentRMConfig, task: Task, path: str) -> list[SegmentRow]:
+def _read_rows(config: SegmentRMConfig, task: Task, path: str) -> Sequence[SegmentRow]:
     return read_segment_rows(
         path,
         config.labels.names,
@@ -464,21 +482,23 @@ def _untrained_spec(
     )
 
 
-def _require_labels(path: str, examples: Sequence[Example], max_length: int) -> None:
-    if not examples:
+def _require_labels(path: str, encoded: Sequence[EncodedRow], max_length: int) -> None:
+    if not encoded:
         raise UserError(
             f"no labelled segment of {path} fits into model.max_input_len={max_length} tokens:"
             " raise it"
         )
 
 
-def _share_of_errors(examples: Sequence[Example], names: Sequence[str]) -> float:
+def _share_of_errors(encoded: Sequence[EncodedRow], names: Sequence[str]) -> float:
     """The share of the labelled segments that have an error; `names` has the ok label last."""
     ok = len(names) - 1
-    wrong = []
-    for _, labels in examples:
-        wrong += [label != ok for label in labels if label != IGNORED]
-    return float(np.mean(wrong))
+    wrong = labelled = 0
+    for each in encoded:
+        labels = [label for label in each.labels if label != IGNORED]
+        wrong += sum(label != ok for label in labels)
+        labelled += len(labels)
+    return wrong / labelled
 
 
 def main(argv: Sequence[str] | None = None) -> None:

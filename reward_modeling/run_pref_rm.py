@@ -12,12 +12,12 @@ The output folder, resuming and reuse are as in run_fg_rm.py.
 Axes here: Q prompts of a batch, N pairs of a prompt (in `PairLoss`, of the batch).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -34,6 +34,7 @@ from fgrlhf.configs.sections import names_of
 from fgrlhf.configs.strict import Coefficient
 from fgrlhf.data.comparisons import Comparison
 from fgrlhf.data.mixture import of_each, read_files
+from fgrlhf.data.stream import KEPT, Lazy, chosen, mapped, spread
 from fgrlhf.metrics.clusters import cluster_of
 from fgrlhf.reward_models.inputs import RMInputs, refuse_without_tokens
 from fgrlhf.reward_models.prefix import Prefix, PrefixFn, RMText
@@ -47,7 +48,7 @@ from fgrlhf.supervised_trainer import reuse
 from fgrlhf.task import NO_TASK, Task
 from fgrlhf.utils import IGNORED, seeded
 from reward_modeling import training
-from reward_modeling.baselines import Baselines, pair_baselines
+from reward_modeling.baselines import LINEAR_ROWS, Baselines, pair_baselines
 from reward_modeling.calibration import calibration, expected_calibration_error
 from reward_modeling.config import RMConfig, RMDataConfig, RMTrainConfig
 from reward_modeling.data import Pair, PairCollator, first_position_share, read_pair_rows
@@ -59,6 +60,8 @@ from reward_modeling.network import load_network, reads_line_breaks
 from reward_modeling.pair_errors import pair_errors
 from reward_modeling.precompute import precompute
 from reward_modeling.training import RewardTrainer, place, start
+
+Item = TypeVar("Item")
 
 FIRST_BETTER, SECOND_BETTER = 0, 1  # labels of a pair in evaluation
 
@@ -93,19 +96,36 @@ class PreferenceRMConfig(RMConfig):
     train: PairTrainConfig = PairTrainConfig()
 
 
+def decided(rows: Sequence[Comparison]) -> Sequence[Comparison]:
+    """The rows that have pairs."""
+    return chosen(rows, lambda row: bool(row.pairs))
+
+
 def encode(
     inputs: RMInputs, rows: Sequence[Comparison], prefix_fn: PrefixFn, with_context: bool
-) -> list[Example]:
+) -> Sequence[Example]:
     """Encode the rows that have pairs. A pair without a margin has the margin 0.
+
+    Rows in a file are encoded once, so that `inputs` counts what is cut, and later when needed.
 
     Raises:
       UserError: the model would read no token of a response.
     """
+    examples = mapped(decided(rows), lambda part: _encode(inputs, part, prefix_fn, with_context))
+    if isinstance(examples, Lazy):
+        for _ in examples:
+            pass
+    return examples
+
+
+def _encode(
+    inputs: RMInputs, rows: Sequence[Comparison], prefix_fn: PrefixFn, with_context: bool
+) -> list[Example]:
+    """Encode rows that have pairs."""
     responses = texts_of(rows, prefix_fn, with_context)
     encoded = iter(inputs.encode([text for texts, _ in responses for text in texts]))
-    decided = [row for row in rows if row.pairs]
     examples = []
-    for (texts, pairs), row in zip(responses, decided, strict=True):
+    for (texts, pairs), row in zip(responses, rows, strict=True):
         margins = row.margins or [0.0] * len(pairs)
         with_margins = tuple((*pair, margin) for pair, margin in zip(pairs, margins))
         answers = list(islice(encoded, len(texts)))
@@ -117,22 +137,26 @@ def encode(
 def texts_of(
     rows: Sequence[Comparison], prefix_fn: PrefixFn, with_context: bool
 ) -> list[tuple[list[RMText], tuple[tuple[int, int], ...]]]:
-    """What the model reads of the responses of each row that has pairs, and the pairs."""
+    """What the model reads of the responses of rows that have pairs, and the pairs."""
     result = []
     for row in rows:
-        if row.pairs:
-            prefix = Prefix.of(prefix_fn(row.prompt, with_context))
-            texts = []
-            for answer in row.answers:
-                texts.append(RMText.of(prefix, answer.text, [(0, len(answer.text))]))
-            result.append((texts, row.pairs))
+        prefix = Prefix.of(prefix_fn(row.prompt, with_context))
+        texts = []
+        for answer in row.answers:
+            texts.append(RMText.of(prefix, answer.text, [(0, len(answer.text))]))
+        result.append((texts, row.pairs))
     return result
 
 
 def with_features(
     network: PreTrainedModel, inputs: RMInputs, examples: Sequence[Example]
-) -> list[Example]:
-    """The examples with what frozen layers compute of them (precompute.py)."""
+) -> Sequence[Example]:
+    """The examples with what frozen layers compute of them (precompute.py).
+
+    For rows in a file, every forward pass computes it.
+    """
+    if isinstance(examples, Lazy):
+        return examples
     all_responses = [rm_input for responses, _ in examples for rm_input in responses]
     computed = iter(precompute(network, inputs, all_responses))
     result = []
@@ -300,16 +324,16 @@ def score_moments(
     Raises:
       UserError: a score is NaN or infinite, or all scores are equal.
     """
-    compared: list[RMInput] = []
-    for responses, _ in share_of(examples, rank, world):
-        compared += responses
-    not_compared: list[RMInput] = []
-    for row in share_of([row for row in rows if not row.pairs], rank, world):
-        prompts = [row.prompt] * len(row.answers)
-        not_compared += scorer.encode(prompts, [answer.text for answer in row.answers])
+    local_scores: list[float] = []
     # apart, since a batch uses computed states only if all of its inputs have them
-    logits = scorer.logits(compared) + scorer.logits(not_compared)
-    local_scores = [float(score) for score in logits]
+    for part in _parts(examples, rank, world):
+        compared = [rm_input for responses, _ in part for rm_input in responses]
+        local_scores += map(float, scorer.logits(compared))
+    undecided = chosen(rows, lambda row: not row.pairs)
+    for some in _parts(undecided, rank, world):
+        prompts = [row.prompt for row in some for _ in row.answers]
+        texts = [answer.text for row in some for answer in row.answers]
+        local_scores += map(float, scorer.logits(scorer.encode(prompts, texts)))
     scores = np.array(gather_object(local_scores) if world > 1 else local_scores)
     not_finite = int((~np.isfinite(scores)).sum())
     if not_finite:
@@ -323,6 +347,13 @@ def score_moments(
             " train.lr or train longer"
         )
     return {"mean": float(scores.mean()), "std": float(scores.std())}
+
+
+def _parts(rows: Sequence[Item], rank: int, world: int) -> Iterator[Sequence[Item]]:
+    """The share of the rows that belongs to a process, in parts."""
+    places = share_of(range(len(rows)), rank, world)
+    for begin in range(0, len(places), KEPT):
+        yield [rows[i] for i in places[begin : begin + KEPT]]
 
 
 def train(config: PreferenceRMConfig, task: Task = NO_TASK) -> Path:
@@ -357,29 +388,31 @@ def _train(config: PreferenceRMConfig, task: Task) -> Path:
     spec = _untrained_spec(config, network, tokenizer)
     inputs = inputs_of(network, tokenizer, spec)
     with_context = config.data.with_context
-    examples = of_each(rows, lambda part: encode(inputs, part, task.rm_prefix, with_context))
-    dev_examples = encode(inputs, dev_rows, task.rm_prefix, with_context)
-    _require_pairs(names_of(config.data.train_file), examples)
-    _require_pairs(config.data.dev_file, dev_examples)
+    train_rows = of_each(rows, decided)
+    dev_decided = decided(dev_rows)
+    _require_pairs(names_of(config.data.train_file), train_rows)
+    _require_pairs(config.data.dev_file, dev_decided)
+    examples = of_each(train_rows, lambda part: encode(inputs, part, task.rm_prefix, with_context))
+    dev_examples = encode(inputs, dev_decided, task.rm_prefix, with_context)
+    cuts = inputs.cuts  # of each row once, however often those in a file are encoded
 
-    won, decided = first_position_share(rows)
+    won, pairs = first_position_share(train_rows)
     start_messages = [
-        f"{len(examples)} training prompts with {decided} decided pairs, {len(dev_examples)} dev"
+        f"{len(examples)} training prompts with {pairs} decided pairs, {len(dev_examples)} dev"
         f" prompts, {network.num_parameters(only_trainable=True):,} trained parameters",
-        _about_position(won, decided),
-        inputs.cuts.describe(spec.max_length),
+        _about_position(won, pairs),
+        cuts.describe(spec.max_length),
     ]
-    dev_texts = texts_of(dev_rows, task.rm_prefix, with_context)
-    decided = [row for row in dev_rows if row.pairs]
-    clusters = [cluster_of(row.prompt) for row in decided]
+    texts = texts_of(spread(train_rows, LINEAR_ROWS), task.rm_prefix, with_context)
+    dev_texts = texts_of(dev_decided, task.rm_prefix, with_context)
+    clusters = [cluster_of(row.prompt) for row in dev_decided]
     prompts = prompts_of([responses[0].prefix for responses, _ in dev_texts], clusters)
-    baselines = pair_baselines(texts_of(rows, task.rm_prefix, with_context), dev_texts, prompts)
-    dev = PairDev(decided, prompts, baselines)
-    spec = replace(spec, metrics={"cuts": asdict(inputs.cuts)})
+    dev = PairDev(dev_decided, prompts, pair_baselines(texts, dev_texts, prompts))
+    spec = replace(spec, metrics={"cuts": asdict(cuts)})
     place(network, config, accelerator)
     examples = of_each(examples, lambda part: with_features(network, inputs, part))
     dev_examples = with_features(network, inputs, dev_examples)
-    start_with_pairs(network, inputs, examples)
+    start_with_pairs(network, inputs, spread(examples, LINEAR_ROWS))
     trainer = PairTrainer(
         config,
         network,
@@ -388,7 +421,7 @@ def _train(config: PreferenceRMConfig, task: Task) -> Path:
         PairCollator(inputs),
         tokenizer,
         dev,
-        [answer.text for row in rows if row.pairs for answer in row.answers],
+        (answer.text for row in train_rows for answer in row.answers),
         accelerator,
     )
 
@@ -416,8 +449,8 @@ def _untrained_spec(
     )
 
 
-def _require_pairs(path: str, examples: Sequence[Example]) -> None:
-    if not examples:
+def _require_pairs(path: str, rows: Sequence[Comparison]) -> None:
+    if not rows:
         raise UserError(f"{path} has no decided pair, so there is nothing to learn from")
 
 

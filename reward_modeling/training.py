@@ -1,8 +1,10 @@
 """Shared code of both reward-model trainers: metrics and the training run."""
 
 from abc import abstractmethod
+from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -124,10 +126,14 @@ class RewardTrainer(SupervisedTrainer):
     def epoch_batches(self, epoch: int) -> list[list[int]]:
         train = self.config.train
         batches = shuffled_batches if train.group_by_length else permuted_batches
-        lengths = None
-        if train.group_by_length or self.micro_batch_size < train.batch_size:
-            lengths = [self.length_of(row) for row in self.rows]
+        needs_lengths = train.group_by_length or self.micro_batch_size < train.batch_size
+        lengths = self.lengths if needs_lengths else None
         return batches(len(self.rows), train.batch_size, train.seed, epoch, lengths, self.mixture)
+
+    @cached_property
+    def lengths(self) -> Sequence[int]:
+        """The length of each row."""
+        return array("I", map(self.length_of, self.rows))
 
     def collate(self, rows: Sequence) -> dict[str, Tensor]:
         return self.collator(rows)
@@ -171,12 +177,12 @@ class RewardTrainer(SupervisedTrainer):
 
 def padded(batches: Sequence[np.ndarray]) -> np.ndarray:
     """Arrays of rows of different widths as one, padded with IGNORED."""
-    width = max(array.shape[1] for array in batches)
+    width = max(batch.shape[1] for batch in batches)
     wide = []
-    for array in batches:
-        missing = [(0, 0)] * array.ndim
-        missing[1] = (0, width - array.shape[1])
-        wide.append(np.pad(array, missing, constant_values=IGNORED))
+    for batch in batches:
+        missing = [(0, 0)] * batch.ndim
+        missing[1] = (0, width - batch.shape[1])
+        wide.append(np.pad(batch, missing, constant_values=IGNORED))
     return np.concatenate(wide)
 
 

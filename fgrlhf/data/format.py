@@ -1,7 +1,7 @@
 """A row format, and the parts that several row formats have in common."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -29,10 +29,10 @@ from fgrlhf.base.records import (
 )
 from fgrlhf.data.accepted import accepted
 from fgrlhf.data.locate import CODE_POINTS, Reading
-from fgrlhf.data.read import Line, lines_of, read_rows
+from fgrlhf.data.read import read_rows
 from fgrlhf.data.rows import Columns, Row, check_columns, key_list, look_up
 from fgrlhf.data.shapes import PromptText, conversation_prompt, messages_of, split_answer
-from fgrlhf.data.stream import FileRows, stays_in_file
+from fgrlhf.data.stream import file_rows, stays_in_file
 from fgrlhf.metrics.clusters import CLUSTER
 from fgrlhf.models.dialogs import messages_in
 from fgrlhf.text_types import ASSISTANT, SYSTEM, Message, Prompt
@@ -125,21 +125,13 @@ class Format(Generic[Item]):
         def items_of(number: int | str, values: Mapping[str, Any]) -> list[Item]:
             return [new for item in read_later(number, values) for new in each(item)]
 
-        found = FileRows(source, items_of)
-        line = Line(0, 0, None)
-
-        def rows() -> Iterator[tuple[int, Any]]:
-            nonlocal line
-            for number, line in enumerate(lines_of(source)):  # noqa: B007
-                yield number, line.row
-
-        def note(number: int | str, values: Mapping[str, Any]) -> None:
+        def count_items(number: int | str, values: Mapping[str, Any]) -> int:
             nonlocal n_read
             items = read_first(number, values)
             n_read += len(items)
-            found.add(int(number), line, sum(len(each(item)) for item in items))
+            return sum(len(each(item)) for item in items)
 
-        _, problems = read_each(rows(), note, source)
+        found, problems = file_rows(source, count_items, items_of)
         refuse_rows(problems, f"read as {self.name}", self._way_out(source, missing))
         if not n_read and counts:
             self._refuse_unused(source, counts)

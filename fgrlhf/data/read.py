@@ -274,15 +274,22 @@ def _wrong_line(path: Path, number: int, rest: str, is_list: bool, error: ValueE
 
 
 class Line(NamedTuple):
-    """A row of a .jsonl file, and where its line is: bytes from the beginning, and of the line."""
+    """A row of a file of JSON lines.
 
+    Attributes:
+      number: of its line, from 1.
+      offset: bytes before the line.
+      length: bytes of the line.
+    """
+
+    number: int
     offset: int
     length: int
     row: Any
 
 
 def lines_of(path: str | Path) -> Iterator[Line]:
-    """The rows of a .jsonl file one by one, so that they need not fit into memory.
+    """The rows of a file of JSON lines one by one, so that they need not fit into memory.
 
     Raises:
       UserError: a line is not JSON, or there are no rows.
@@ -306,7 +313,7 @@ def lines_of(path: str | Path) -> Iterator[Line]:
                 raise _wrong_line(Path(path), number, rest, is_list, error) from None
             if text.strip():
                 is_empty = False
-                yield Line(offset, len(data), row)
+                yield Line(number, offset, len(data), row)
             offset += len(data)
     if is_empty:
         raise _no_rows(str(path), "it is empty")

@@ -1,13 +1,13 @@
 """Rows that stay in their file: for data sets that do not fit into memory.
 
-A large .jsonl file is read once, to check every row and to note where its items are. Later an item
-is read from the file whenever it is needed. In memory, an item takes 18 bytes.
+A large file of JSON lines is read once, to check every row and to note where its items are. Later
+an item is read from the file whenever it is needed. In memory, an item takes 18 bytes.
 """
 
 import os
 from abc import abstractmethod
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
@@ -15,7 +15,8 @@ from typing import Any, TypeVar, overload
 
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.files import BYTE_ORDER_MARK, parse_json
-from fgrlhf.data.read import Line
+from fgrlhf.base.records import Problem, read_each
+from fgrlhf.data.read import Line, lines_of
 
 Item = TypeVar("Item", covariant=True)
 Source = TypeVar("Source")
@@ -107,6 +108,13 @@ def chosen(rows: Sequence[Item], is_wanted: Callable[[Item], bool]) -> Sequence[
     return rows if len(places) == len(rows) else Chosen(rows, places)
 
 
+def spread(rows: Sequence[Item], most: int) -> Sequence[Item]:
+    """The rows, or so many of them at even distances if there are more."""
+    if len(rows) <= most:
+        return rows
+    return [rows[k * len(rows) // most] for k in range(most)]
+
+
 def parts_of(rows: Sequence[Source]) -> Iterator[list[Source]]:
     """The rows in lists of at most `KEPT`."""
     iterator = iter(rows)
@@ -158,10 +166,43 @@ class FileRows(Lazy[Item]):
         return stat.st_size, stat.st_mtime_ns
 
 
-def stays_in_file(source: str | Path) -> bool:
-    """Whether a source is a large .jsonl file, whose rows are read when they are needed."""
-    name = str(source)
+def file_rows(
+    path: str | Path,
+    count_items: Callable[[int, Mapping[str, Any]], int],
+    items_of: Callable[[int, Any], list[Item]],
+    place: str = "row",
+) -> tuple[FileRows[Item], list[Problem]]:
+    """The items in the rows of a file of JSON lines, and what is wrong with its rows.
+
+    Args:
+      count_items: reads a row for the first time: (its number, the row) -> how many items it has.
+        Raises `RowError`.
+      items_of: reads a row again: (its number, the row) -> the items.
+      place: what the numbers count: rows from 0, or each `line` from 1.
+    """
+    found = FileRows(path, items_of)
+    line = Line(0, 0, 0, None)
+
+    def rows() -> Iterator[tuple[int, Any]]:
+        nonlocal line
+        for number, line in enumerate(lines_of(path)):  # noqa: B007
+            yield line.number if place == "line" else number, line.row
+
+    def note(number: int, values: Mapping[str, Any]) -> None:
+        found.add(number, line, count_items(number, values))
+
+    _, problems = read_each(rows(), note, path, place)
+    return found, problems
+
+
+def is_large(source: str | Path) -> bool:
+    """Whether a source is a large file."""
     try:
-        return name.endswith(".jsonl") and os.path.getsize(name) > LARGE
+        return os.path.getsize(source) > LARGE
     except (OSError, ValueError):  # the reader reports it
         return False
+
+
+def stays_in_file(source: str | Path) -> bool:
+    """Whether a source is a large .jsonl file, whose rows are read when they are needed."""
+    return str(source).endswith(".jsonl") and is_large(source)

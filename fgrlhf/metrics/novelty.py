@@ -25,6 +25,7 @@ from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.words import ngrams
 
 N = 4  # words
+TEXTS_AT_ONCE = 100_000
 FILE = "seen_ngrams.safetensors"
 NAME = f"crc32_of_{N}_words"  # of the tensor
 
@@ -39,8 +40,14 @@ def ngram_numbers(text: str) -> np.ndarray:
 
 def seen_ngrams(texts: Iterable[str]) -> np.ndarray:
     """The numbers of all N-grams of the texts, each once, in ascending order: (S,), uint32."""
-    none = np.array([], dtype=np.uint32)
-    return np.unique(np.concatenate([none, *map(ngram_numbers, texts)]))
+    seen_S = np.array([], dtype=np.uint32)
+    new: list[np.ndarray] = []
+    for text in texts:
+        new.append(ngram_numbers(text))
+        if len(new) == TEXTS_AT_ONCE:
+            seen_S = np.unique(np.concatenate([seen_S, *new]))
+            new = []
+    return np.unique(np.concatenate([seen_S, *new]))
 
 
 def novelty(text: str, seen_S: np.ndarray) -> float | None:
