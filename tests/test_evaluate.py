@@ -87,6 +87,7 @@ def test_figures_of_parts_are_added_without_new_samples(world, capsys):
         assert sum(part["cases"] for part in slices[name]) == len(rows)
     with pytest.raises(UserError, match="no prompt has the key `nothing`"):
         evaluate(settings(world, slices=("meta.nothing",)))
+    assert (folder / "slices.json").exists()  # refused before anything is done
     with pytest.raises(ValueError, match="`lenght` is no slice: write length"):
         settings(world, slices=("lenght",))
     evaluate(settings(world))

@@ -580,7 +580,7 @@ def test_a_reward_model_is_compared_with_its_baselines(accuracy, low, text):
     shown = sections.against_baselines(metrics)
     assert shown is not None
     assert shown.startswith(f"{text} the best of them, the {best}, on dev, by ")
-    assert ("[" in shown) == (low is not None)
+    assert (" to " in shown) == (low is not None)
     assert sections.against_baselines(RewardModelMetrics(accuracy=accuracy)) is None
 
 

@@ -513,8 +513,8 @@ def test_the_groups_of_errors_json_are_measures_of_the_reward_model(tmp_path):
     write_json(tmp_path / "rm" / "errors.json", errors.as_dict())
     (card,) = sections.model_cards(read_outputs(tmp_path, Display()), Display())
     assert [(number.name, number.dev) for number in card.numbers[1:]] == [
-        ("accuracy by label, F-ERR (n=40)", "0.900 [0.800, 0.950]"),
-        ("accuracy by turns, F-ERR (n=40)", "0.500"),
+        ("accuracy by label, F-ERR (n=40)", sections.Cell("0.900", "0.800 to 0.950")),
+        ("accuracy by turns, F-ERR (n=40)", sections.Cell("0.500")),
     ]
 
 

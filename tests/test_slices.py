@@ -5,6 +5,7 @@ import pytest
 from fgrlhf.base.errors import UserError
 from fgrlhf.metrics.slices import (
     MOST_VALUES,
+    check_keys,
     length_name,
     place_name,
     slice_problem,
@@ -51,7 +52,7 @@ def test_values_of_a_key_are_parts_and_the_rarest_are_joined():
     assert len(joined) == MOST_VALUES and joined[-1].name == "others"
     assert sum(part.cases for part in joined) == 60
     with pytest.raises(UserError, match="no prompt has the key `topic` in its row; the keys are t"):
-        slices_of([row(0, 3)], meta, ["meta.topic"])
+        check_keys(["length", "meta.type", "meta.topic"], list(meta.values()))
 
 
 def test_segments_by_their_place():

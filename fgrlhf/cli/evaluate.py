@@ -39,7 +39,7 @@ from fgrlhf.metrics.clusters import CLUSTER_HELP, units_note, with_clusters
 from fgrlhf.metrics.config import EvaluationMetrics, models_of
 from fgrlhf.metrics.registry import build_metrics
 from fgrlhf.metrics.rows import ROWS, SUMMARY, read_rows, read_summary
-from fgrlhf.metrics.slices import slice_problem, slices_of, slices_text
+from fgrlhf.metrics.slices import check_keys, slice_problem, slices_of, slices_text
 from fgrlhf.metrics.summary import summarize
 from fgrlhf.models.base import Policy
 from fgrlhf.policy import check_prompts_fit, whole_policy
@@ -271,6 +271,7 @@ def _evaluate(task: Task, settings: EvaluateSettings, name: str, folder: Path) -
     prompts = with_clusters(
         prompts[: settings.max_examples], settings.cluster, str(data or settings.split)
     )
+    check_keys(settings.slices, [prompt.meta for prompt in prompts])
     state = PartialState(cpu=not torch.accelerator.is_available())
     device = torch.device(state.device or "cpu")
     use_kernels("auto", folder)

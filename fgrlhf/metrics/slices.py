@@ -53,6 +53,23 @@ def slice_problem(name: str) -> str | None:
     return f"`{shorten(name, 60)}` is no slice: write {LENGTH}, {POSITION} or {META}KEY"
 
 
+def check_keys(names: Sequence[str], metas: Sequence[Mapping[str, Any]]) -> None:
+    """Raise `UserError` if no prompt has the key of a slice.
+
+    Args:
+      names: of the slices.
+      metas: the rows of the prompts.
+    """
+    keys = {str(key) for meta in metas for key, value in meta.items() if value is not None}
+    for name in names:
+        key = name.removeprefix(META)
+        if name.startswith(META) and key not in keys:
+            raise UserError(
+                f"slices: no prompt has the key `{shorten(key, 60)}` in its row; the keys are"
+                f" {shorten(', '.join(sorted(keys)) or 'none', 200)}"
+            )
+
+
 def slices_of(
     rows: Sequence[Row], meta: Mapping[str, Mapping[str, Any]], names: Sequence[str]
 ) -> dict[str, list[Part]]:
@@ -62,9 +79,6 @@ def slices_of(
       rows: of an evaluation.
       meta: the row of each prompt, by its id.
       names: of the slices.
-
-    Raises:
-      UserError: no prompt has the key of a slice.
     """
     parts = {}
     for name in names:
@@ -98,15 +112,9 @@ def place_name(i: int, segments: int) -> str:
 
 
 def _values(rows: Sequence[Row], meta: Mapping[str, Mapping[str, Any]], key: str) -> list[str]:
-    values = [meta.get(row["id"], {}).get(key) for row in rows]
-    if all(value is None for value in values):
-        keys = sorted({str(name) for row in rows for name in meta.get(row["id"], {})})
-        raise UserError(
-            f"slices: no prompt has the key `{shorten(key, 60)}` in its row; the keys are"
-            f" {shorten(', '.join(keys) or 'none', 200)}"
-        )
     names = []
-    for value in values:
+    for row in rows:
+        value = meta.get(row["id"], {}).get(key)
         is_name = isinstance(value, str | int | float)
         names.append(shorten(str(value), 60) if is_name else NOTHING)
     return names

@@ -362,7 +362,7 @@ def _number(value: float | None, digits: int = 3) -> str:
 @dataclass(frozen=True)
 class ModelNumber:
     name: str
-    dev: str
+    dev: Cell
     truth: str
 
 
@@ -436,11 +436,11 @@ def _model_numbers(
     numbers = []
     for name, dev_key, truth_key in measures:
         if dev_key in on_dev.model_fields_set or truth_key in truth:
-            dev_text = _with_bounds(getattr(on_dev, dev_key), on_dev.intervals.get(dev_key))
-            numbers.append(ModelNumber(name, dev_text, _number(truth.get(truth_key))))
+            dev = _with_bounds(getattr(on_dev, dev_key), on_dev.intervals.get(dev_key))
+            numbers.append(ModelNumber(name, dev, _number(truth.get(truth_key))))
     for name, baseline in (on_dev.baselines or {}).items():
         text = f"accuracy of the {BASELINES.get(name, name)}"
-        numbers.append(ModelNumber(text, _number(baseline.accuracy), _number(None)))
+        numbers.append(ModelNumber(text, Cell(_number(baseline.accuracy)), _number(None)))
     for key in type(model.errors).model_fields:
         for group in getattr(model.errors, key):
             text = f"accuracy {key.replace('_', ' ')}, {group.name} (n={group.cases})"
@@ -459,7 +459,8 @@ def against_baselines(metrics: RewardModelMetrics) -> str | None:
         return None
     best = max(accuracies, key=lambda name: accuracies[name])
     gain = (metrics.baselines or {})[best].difference
-    shown = f", by {_with_bounds(metrics.accuracy - accuracies[best], gain)}"
+    by = _with_bounds(metrics.accuracy - accuracies[best], gain)
+    shown = f", by {by.mean} ({by.bounds})" if by.bounds else f", by {by.mean}"
     if metrics.accuracy == accuracies[best] == 1:
         relation, shown = "equals", ""  # nothing can beat it
     elif gain is not None and gain.low is not None and gain.low > 0:
@@ -471,11 +472,11 @@ def against_baselines(metrics: RewardModelMetrics) -> str | None:
     return f"{relation} the best of them, the {BASELINES.get(best, best)}, on dev{shown}"
 
 
-def _with_bounds(value: float | None, interval: RecordedInterval | None) -> str:
-    """`0.812 [0.760, 0.855]`; the value alone without an interval, a dash without a value."""
+def _with_bounds(value: float | None, interval: RecordedInterval | None) -> Cell:
+    """A value with the bounds of its interval, if it has one."""
     if interval is None or interval.low is None or interval.high is None:
-        return _number(value)
-    return f"{_number(value)} [{_number(interval.low)}, {_number(interval.high)}]"
+        return Cell(_number(value))
+    return Cell(_number(value), f"{_number(interval.low)} to {_number(interval.high)}")
 
 
 # ---- time and memory -----------------------------------------------------------------------------
