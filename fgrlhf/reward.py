@@ -30,7 +30,7 @@ from fgrlhf.types import Rollout, TokenReward
 from fgrlhf.utils import ROUNDING
 
 if TYPE_CHECKING:
-    from fgrlhf.reward_models.scoring import SegmentScorer, SequenceScorer
+    from fgrlhf.reward_models.scoring import SegmentLabels, SegmentScorer, SequenceScorer
 
 LOG_ODDS_BOUND = 3.0  # of `value: log_odds`: a probability of .95
 ERROR_FREE = "error_free"  # a measure of rewards that label segments
@@ -227,9 +227,16 @@ class SegmentClassifierReward:
                 )
 
     def segment_scores(self, prompts, texts):
+        return self._scores(self.scorer.score(prompts, texts))
+
+    def member_scores(self, prompts, texts):
+        """The scores that each member of the reward model gives: member -> response."""
+        return [self._scores(labelled) for labelled in self.scorer.score_members(prompts, texts)]
+
+    def _scores(self, labelled_texts: Sequence["SegmentLabels"]) -> list[list[SegmentScore]]:
         of_whole = self.scorer.spec.level in WHOLE_LEVELS
         results = []
-        for labelled in self.scorer.score(prompts, texts):
+        for labelled in labelled_texts:
             columns = {label: labelled.labels.index(label) for label in self.values}
             scores = []
             rows = labelled.probabilities_SC.tolist()
@@ -281,8 +288,15 @@ class SequenceScorerReward:
         self.clip = math.inf if clip is None else clip
 
     def segment_scores(self, prompts, texts):
+        return self._scores(self.scorer.score(prompts, texts))
+
+    def member_scores(self, prompts, texts):
+        """The scores that each member of the reward model gives: member -> response."""
+        return [self._scores(scores_B) for scores_B in self.scorer.score_members(prompts, texts)]
+
+    def _scores(self, scores_B: Tensor) -> list[list[SegmentScore]]:
         results = []
-        for score in self.scorer.score(prompts, texts).tolist():
+        for score in scores_B.tolist():
             z = (score - self.mean) / self.std
             # max and min return NaN if their first argument is NaN; `_check_finite` reports it
             z = min(max(z, -self.clip), self.clip)

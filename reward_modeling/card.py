@@ -96,6 +96,11 @@ def model_card(
         what.append(f"Labels: {', '.join(f'`{label}`' for label in spec.labels)}.")
     what.append("It reads the prompt's context." if spec.with_context else "It reads no context.")
     what.append(f"It reads at most {spec.max_length} tokens.")
+    if config.model.members > 1:
+        what.append(
+            f"It has {config.model.members} heads, each trained on another sample of the rows; the"
+            " figures are of their mean."
+        )
     lines = [
         f"# Reward model {config.logging.run_name}",
         "",
@@ -185,6 +190,8 @@ def _sentence(note: str) -> str:
 def _use(config: RMConfig, spec: RewardModelSpec, command: str) -> list[str]:
     """How to use the model, and how it was made."""
     folder = json.dumps(str(Path(config.logging.save_dir)), ensure_ascii=False)
+    if config.model.members > 1:
+        folder += ", ensemble: {kappa: 1.0}"
     if spec.kind == "sequence":
         reward = f"{{kind: sequence_scorer, ckpt: {folder}, scale: 0.3, clip: 2}}"
     else:

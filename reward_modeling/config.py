@@ -1,6 +1,6 @@
 """The config that the trainers of segment and of pair reward models share."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -46,6 +46,13 @@ class RMModelConfig(ModelConfig):
             " lm_logprob_feature, of their log-probabilities"
         ),
     )
+    members: Annotated[int, Field(ge=1, le=64)] = Field(
+        default=1,
+        description=(
+            "heads on the one network, each trained on another sample of the rows: an ensemble for"
+            " `ensemble` of a reward"
+        ),
+    )
     layers: Count | None = Field(
         default=None,
         description=(
@@ -60,6 +67,13 @@ class RMModelConfig(ModelConfig):
             " by spaces; null: if the tokenizer has tokens for them and the files the white space"
         ),
     )
+
+    @property
+    def of_language_models(self) -> list[str]:
+        """The keys that are set and that encoders do not have."""
+        given = {"members": self.members > 1}
+        given |= {key: getattr(self, key) for key in ("lm_logprob_feature", "text_features")}
+        return [key for key, is_set in given.items() if is_set]
 
 
 class RMTrainConfig(SupervisedTrainConfig):
@@ -109,11 +123,11 @@ class RMConfig(RunConfig):
 
     def mistakes(self) -> list[str]:
         found = super().mistakes()
-        for key in ("lm_logprob_feature", "text_features"):
-            if getattr(self.model, key) and self.model.shape == "encoder":
+        for key in self.model.of_language_models:
+            if self.model.shape == "encoder":
                 found.append(
-                    f"model.{key}=true needs a language model: set model.shape to seq2seq or"
-                    f" causal, or {key}=false"
+                    f"model.{key} needs a language model: set model.shape to seq2seq or causal, or"
+                    " leave it out"
                 )
         return found
 

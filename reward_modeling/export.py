@@ -190,6 +190,8 @@ def _classifier(source: Path, network: LanguageModelScorer, pad_id: int) -> PreT
     config.problem_type = "regression"  # so that a pipeline gives the score itself, not its sigmoid
     with torch.device("meta"):  # its weights are replaced below
         model = AutoModelForSequenceClassification.from_config(config, trust_remote_code=False)
+    # the score of several members is their mean
+    weight_1D = nn.Parameter(network.head.weight.mean(0, keepdim=True))
     trunk = f"{model.base_model_prefix}."
     heads = []
     for path, module in model.named_modules():
@@ -199,7 +201,7 @@ def _classifier(source: Path, network: LanguageModelScorer, pad_id: int) -> PreT
         type(model.base_model) is type(network.trunk)
         and len(heads) == 1
         and heads[0].bias is None
-        and heads[0].weight.shape == network.head.weight.shape
+        and heads[0].weight.shape == weight_1D.shape
     )
     if not has_same_head:
         raise UserError(
@@ -207,7 +209,7 @@ def _classifier(source: Path, network: LanguageModelScorer, pad_id: int) -> PreT
             f" states, as that of {shorten(source)} is, so it cannot be exported: {OTHER_WAY}"
         )
     setattr(model, model.base_model_prefix, network.trunk)
-    heads[0].weight = network.head.weight
+    heads[0].weight = weight_1D
     return model
 
 

@@ -97,6 +97,7 @@ def _language_model_scorer(
         lm_logprob_feature=model.lm_logprob_feature,
         layers=model.layers,
         text_features=model.text_features,
+        members=model.members,
     )
     _check_length(model, scorer.trunk)
     _add_adapters(scorer.trunk, model)
@@ -144,11 +145,11 @@ def _add_adapters(trunk: PreTrainedModel, model: RMModelConfig) -> None:
 
 def _check_settings(model: RMModelConfig, config: PretrainedConfig, shape: Shape) -> None:
     """Raise `UserError` for settings that the checkpoint does not support."""
-    for key in ("lm_logprob_feature", "text_features"):
-        if getattr(model, key) and shape == "encoder":
+    for key in model.of_language_models:
+        if shape == "encoder":
             raise UserError(
-                f"model.{key}=true needs a language model, and `{model.ckpt}` is an encoder: set"
-                f" {key}=false"
+                f"model.{key} needs a language model, and `{model.ckpt}` is an encoder: leave it"
+                " out"
             )
     if model.layers is not None and shape != "causal":
         raise UserError(

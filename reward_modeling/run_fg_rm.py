@@ -177,17 +177,34 @@ def with_features(
     return [(rm_input, labels) for rm_input, (_, labels) in zip(rm_inputs, examples)]
 
 
-def segment_loss(outputs, labels_BT: Tensor) -> Tensor:
+def segment_loss(outputs, labels_BT: Tensor, counts_BM: Tensor | None = None) -> Tensor:
     """-sum_s log p(label_s) / n over the n judged segments s of a batch.
 
+    Of M members it is the mean of -sum_s c_m(s) log p_m(label_s) / n, where c_m(s) says how often
+    the row of s counts for member m.
+
     Args:
-      outputs: `logits` (B, T, labels).
+      outputs: `logits` (B, T, labels) and, of members, `member_logits` (B, T, M, labels).
+      counts_BM: the counts of each row; None: all 1.
     """
-    logits_BTC = outputs.logits.float()
-    total = nn.functional.cross_entropy(
-        logits_BTC.flatten(0, 1), labels_BT.flatten(), ignore_index=IGNORED, reduction="sum"
+    n = (labels_BT != IGNORED).sum().clamp(min=1)
+    member_logits_BTMC = getattr(outputs, "member_logits", None)
+    if member_logits_BTMC is None:
+        logits_BTC = outputs.logits.float()
+        total = nn.functional.cross_entropy(
+            logits_BTC.flatten(0, 1), labels_BT.flatten(), ignore_index=IGNORED, reduction="sum"
+        )
+        return total / n
+    M = member_logits_BTMC.shape[2]
+    losses_BTM = nn.functional.cross_entropy(
+        member_logits_BTMC.float().movedim(-1, 1),
+        labels_BT[..., None].expand(-1, -1, M),
+        ignore_index=IGNORED,
+        reduction="none",
     )
-    return total / (labels_BT != IGNORED).sum().clamp(min=1)
+    if counts_BM is not None:
+        losses_BTM = losses_BTM * counts_BM[:, None]
+    return losses_BTM.sum() / (n * M)
 
 
 def judged_segments(logits_BTC: np.ndarray, labels_BT: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -305,14 +322,14 @@ class SegmentTrainer(RewardTrainer):
     def metrics_of(self, predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
         return segment_metrics(self.config.labels.names, predictions, labels)
 
-    def length_of(self, row: Example) -> int:
-        return row[0].length
+    def inputs_in(self, row: Example) -> Sequence[RMInput]:
+        return row[:1]
 
     def labels_of(self, row: Example) -> int:
         return sum(label != IGNORED for label in row[1])
 
-    def loss(self, outputs: Any, labels: Tensor) -> Tensor:
-        return segment_loss(outputs, labels)
+    def loss(self, outputs: Any, labels: Tensor, counts_BM: Tensor | None = None) -> Tensor:
+        return segment_loss(outputs, labels, counts_BM)
 
     def predictions(self, outputs: Any, labels: Tensor) -> tuple[Tensor, Tensor]:
         return outputs.logits, labels

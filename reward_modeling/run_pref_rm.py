@@ -193,28 +193,34 @@ class PairLoss:
         sum (-log sigmoid(s_w - s_l - margin m) + centring (s_w + s_l)^2) / n
 
     Ouyang et al. (2022), equation 1; the margin is that of Touvron et al. (2023), equation 2, the
-    centring term that of Eisenstein et al. (2023).
+    centring term that of Eisenstein et al. (2023). Of M members it is their mean, where a
+    pair counts as often for a member as its prompt.
     """
 
     margin: float = 0.0
     centring: float = 0.0
 
-    def __call__(self, outputs, labels_QN3: Tensor) -> Tensor:
+    def __call__(self, outputs, labels_QN3: Tensor, counts_QM: Tensor | None = None) -> Tensor:
         """The loss.
 
         Args:
-          outputs: `logits` (B, 1), the scores of all responses of the batch.
+          outputs: the scores of all responses of the batch: `logits` (B, 1) or, of members,
+            `member_logits` (B, M).
           labels_QN3: as in `pair_margins`.
+          counts_QM: how often each prompt counts for each member; None: once.
         """
-        scores_B = outputs.logits.float()[:, 0]
-        labels_N3 = labels_QN3[labels_QN3[..., 0] != IGNORED]
-        better_places_N, worse_places_N, margins_N = labels_N3.unbind(-1)
-        better_N = scores_B[better_places_N.long()]
-        worse_N = scores_B[worse_places_N.long()]
-        wanted_N = self.margin * margins_N.float()
-        losses_N = -torch.nn.functional.logsigmoid(better_N - worse_N - wanted_N)
-        losses_N = losses_N + self.centring * (better_N + worse_N).square()
-        return losses_N.sum() / max(1, len(losses_N))
+        scores_BM = getattr(outputs, "member_logits", None)
+        scores_BM = (outputs.logits if scores_BM is None else scores_BM).float()
+        is_pair_QN = labels_QN3[..., 0] != IGNORED
+        better_places_N, worse_places_N, margins_N = labels_QN3[is_pair_QN].unbind(-1)
+        better_NM = scores_BM[better_places_N.long()]
+        worse_NM = scores_BM[worse_places_N.long()]
+        wanted_N1 = self.margin * margins_N.float()[:, None]
+        losses_NM = -torch.nn.functional.logsigmoid(better_NM - worse_NM - wanted_N1)
+        losses_NM = losses_NM + self.centring * (better_NM + worse_NM).square()
+        if counts_QM is not None:
+            losses_NM = losses_NM * counts_QM[is_pair_QN.nonzero()[:, 0]]
+        return losses_NM.sum() / max(1, losses_NM.numel())
 
 
 def decided_pairs(margins_QN: np.ndarray, labels_QN: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -292,14 +298,14 @@ class PairTrainer(RewardTrainer):
     def metrics_of(self, predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
         return pair_accuracy(*decided_pairs(predictions, labels))
 
-    def length_of(self, row: Example) -> int:
-        return max(rm_input.length for rm_input in row[0])
+    def inputs_in(self, row: Example) -> Sequence[RMInput]:
+        return row[0]
 
     def labels_of(self, row: Example) -> int:
         return len(row[1])
 
-    def loss(self, outputs: Any, labels: Tensor) -> Tensor:
-        return self.pair_loss(outputs, labels)
+    def loss(self, outputs: Any, labels: Tensor, counts_BM: Tensor | None = None) -> Tensor:
+        return self.pair_loss(outputs, labels, counts_BM)
 
     def predictions(self, outputs: Any, labels: Tensor) -> tuple[Tensor, Tensor]:
         """A row of margins for each prompt."""

@@ -21,6 +21,7 @@ from fgrlhf.models.lora import has_adapters, merged_weights
 from fgrlhf.models.provenance import read_source
 from fgrlhf.models.saving import forget_last_call
 from fgrlhf.models.sharding import unsharded, whole
+from fgrlhf.reward_models.rm_input import RMInput
 from fgrlhf.reward_models.spec import RewardModelSpec
 from fgrlhf.runs.batching import permuted_batches, shuffled_batches
 from fgrlhf.runs.checkpoint import model_to_install
@@ -35,6 +36,7 @@ from reward_modeling.card import SHOWN, choice_of, model_card, notes_of
 from reward_modeling.config import RMConfig
 from reward_modeling.error_groups import Errors
 from reward_modeling.judged import Evaluations, Predictions, split_figures
+from reward_modeling.members import BOOTSTRAP, counts_of
 
 SPEC_FACTS = ("temperature", "error_threshold")  # of the calibration
 
@@ -100,8 +102,12 @@ class RewardTrainer(SupervisedTrainer):
         self.evaluations = Evaluations()
 
     @abstractmethod
-    def loss(self, outputs: Any, labels: Tensor) -> Tensor:
-        """The mean loss over the labels of a batch."""
+    def loss(self, outputs: Any, labels: Tensor, counts_BM: Tensor | None = None) -> Tensor:
+        """The mean loss over the labels of a batch and the members.
+
+        Args:
+          counts_BM: how often each row counts for each member; None: once.
+        """
 
     @abstractmethod
     def predictions(self, outputs: Any, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -112,8 +118,8 @@ class RewardTrainer(SupervisedTrainer):
         """The metrics of all dev rows."""
 
     @abstractmethod
-    def length_of(self, row: Any) -> int:
-        """The length of a row: those of similar length share a forward pass."""
+    def inputs_in(self, row: Any) -> Sequence[RMInput]:
+        """What the network reads of a row."""
 
     @property
     def metric(self) -> str:
@@ -132,8 +138,8 @@ class RewardTrainer(SupervisedTrainer):
 
     @cached_property
     def lengths(self) -> Sequence[int]:
-        """The length of each row."""
-        return array("I", map(self.length_of, self.rows))
+        """The length of each row: those of similar length share a forward pass."""
+        return array("I", (max(x.length for x in self.inputs_in(row)) for row in self.rows))
 
     def collate(self, rows: Sequence) -> dict[str, Tensor]:
         return self.collator(rows)
@@ -141,7 +147,17 @@ class RewardTrainer(SupervisedTrainer):
     def mean_loss(self, model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         inputs = dict(batch)
         labels = inputs.pop("labels")
-        return self.loss(model(**inputs), labels)
+        counts_BM = inputs.pop(BOOTSTRAP, None)
+        return self.loss(model(**inputs), labels, counts_BM)
+
+    def training_batch(self, rows: Sequence) -> dict[str, Tensor]:
+        """The rows as a batch on the device, with their counts for each member."""
+        batch = super().training_batch(rows)
+        members = self.config.model.members
+        if members > 1:
+            counts_BM = counts_of(list(map(self.inputs_in, rows)), members, self.config.train.seed)
+            batch |= self.on_device({BOOTSTRAP: counts_BM})
+        return batch
 
     def progress(self) -> dict:
         return {**super().progress(), "evaluations": self.evaluations.state()}

@@ -218,7 +218,7 @@ def test_a_pair_model_with_text_features_learns(tmp_path):
 @pytest.mark.parametrize(
     ("shape", "settings", "reason"),
     [
-        ("encoder", {"text_features": True}, "model.text_features=true needs a language model"),
+        ("encoder", {"text_features": True}, "model.text_features needs a language model"),
         ("seq2seq", {"layers": 1}, "model.layers=1 needs a decoder-only model"),
         ("causal", {"layers": 3}, "model.layers=3, but it has only 2 layers"),
     ],

@@ -242,8 +242,8 @@ def test_members_make_an_ensemble(monkeypatch):
     (ensemble,) = built(r=section).values()
     assert loaded == ["a", "b", "c"] and len(ensemble.members) == 3 and ensemble.kappa == 0.5
     assert parsed(r=section)["r"].model_folders() == ("a", "b", "c")
-    (line,) = refused(r={**section, "ensemble": {"kappa": 0.5}})
-    assert "reward.r.ensemble.members: missing" in line
+    with pytest.raises(UserError, match="a is a single reward model with one head"):
+        built(r={**section, "ensemble": {"kappa": 0.5}})
     (line,) = refused(r={**section, "ensemble": {"members": ["b", "a"]}})
     assert "reward.r.ensemble.members: a folder is given twice" in line
     assert refused(completeness_model={**section, "kind": "preference"}) == []

@@ -179,7 +179,7 @@ def test_a_decoder_only_checkpoint_is_no_encoder_decoder(tmp_path):
 
 
 def test_a_feature_of_language_models_needs_one(tmp_path):
-    with pytest.raises(UserError, match="lm_logprob_feature=true needs a language model"):
+    with pytest.raises(UserError, match="lm_logprob_feature needs a language model"):
         load(rm.start(tmp_path, "encoder"), lm_logprob_feature=True)
     assert load(rm.start(tmp_path, "causal"), lm_logprob_feature=True).lm is not None
 

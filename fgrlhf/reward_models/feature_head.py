@@ -9,7 +9,7 @@ regression on the training rows (reward_modeling/linear_start.py), so the networ
 linear model and learns what it misses. A few hundred rows are too few to learn both from text.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,11 @@ class LinearModel:
     std_F: Tensor
     weights_CF: Tensor
     bias_C: Tensor
+
+    def repeated(self, members: int) -> "LinearModel":
+        """The same model for each of some members."""
+        weights_KF = self.weights_CF.repeat(members, 1)
+        return replace(self, weights_CF=weights_KF, bias_C=self.bias_C.repeat(members))
 
 
 class FeatureHead(nn.Module):

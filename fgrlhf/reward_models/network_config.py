@@ -38,6 +38,7 @@ class LanguageModelScorerConfig(PretrainedConfig):
       layers: the trunk has the lowest layers of the language model, this many; None: all of them.
       text_features: whether a linear model of hand-made features is added to the head
         (feature_head.py).
+      members: heads on the one trunk, which judge as an ensemble.
       feature_layer: the layer to whose input they are added; 0: to the embeddings. If only the top
         layers are trained, it is the lowest of these.
     """
@@ -53,6 +54,7 @@ class LanguageModelScorerConfig(PretrainedConfig):
         trained_layers: int | None = None,
         layers: int | None = None,
         text_features: bool = False,
+        members: int = 1,
         **kwargs,
     ):
         self.trunk = None if trunk is None else _without_dtype(trunk)
@@ -62,6 +64,7 @@ class LanguageModelScorerConfig(PretrainedConfig):
         self.trained_layers = trained_layers
         self.layers = layers
         self.text_features = text_features
+        self.members = members
         super().__init__(**kwargs)
 
     def lm_config(self) -> PretrainedConfig:

@@ -3,7 +3,8 @@
 Reward models of shape `encoder` are transformers' own token and sequence classifiers.
 """
 
-from dataclasses import replace
+import math
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -16,7 +17,7 @@ from transformers import (
     PretrainedConfig,
     PreTrainedModel,
 )
-from transformers.modeling_outputs import TokenClassifierOutput
+from transformers.utils.generic import ModelOutput
 
 from fgrlhf.base.errors import shorten
 from fgrlhf.kernels.install import share_cache, share_prompts, shares_prompts, speed_up
@@ -75,8 +76,40 @@ def pooled_features(features_BTF: Tensor, mask_BT: Tensor) -> Tensor:
     return torch.cat([nats_BTF.amin(1), mean_BF], -1)
 
 
+@dataclass
+class ScorerOutput(ModelOutput):
+    """What a scorer computes of B responses, with T outputs of C labels, or one score, each.
+
+    Attributes:
+      logits: (B, T, C), or scores (B, 1). Of M members: the logarithm of their mean probabilities,
+        or their mean score.
+      member_logits: of each member, (B, T, M, C) or (B, M); None of a scorer with one head.
+    """
+
+    logits: Tensor | None = None
+    member_logits: Tensor | None = None
+
+
+def of_labels(logits_BTK: Tensor, members: int) -> ScorerOutput:
+    """The output of heads that label segments. K = M C: the labels of each member in turn."""
+    if members == 1:
+        return ScorerOutput(logits_BTK)
+    logits_BTMC = logits_BTK.unflatten(-1, (members, -1))
+    logprobs_BTMC = logits_BTMC.float().log_softmax(-1)
+    return ScorerOutput(logprobs_BTMC.logsumexp(-2) - math.log(members), logits_BTMC)
+
+
+def of_scores(scores_BM: Tensor) -> ScorerOutput:
+    """The output of heads that score responses."""
+    if scores_BM.shape[1] == 1:
+        return ScorerOutput(scores_BM)
+    return ScorerOutput(scores_BM.mean(1, keepdim=True), scores_BM)
+
+
 class LanguageModelScorer(PreTrainedModel):
     """A language model's trunk with a linear head on its last hidden states.
+
+    With M `members` there are M heads, whose outputs follow each other in `head`.
 
     With `lm_logprob_feature`, a frozen copy of the language model computes how likely each token of
     the response is, and a projection of that is added to the token's embedding. Small models detect
@@ -110,12 +143,12 @@ class LanguageModelScorer(PreTrainedModel):
             self.lm = _lm_class(lm_config).from_config(lm_config, trust_remote_code=False)
             self.feature_in = nn.Linear(LM_FEATURES, hidden_size, bias=False)
         if config.kind == "segment":
-            self.head = nn.Linear(hidden_size, config.num_labels or 0)
+            self.head = nn.Linear(hidden_size, config.members * (config.num_labels or 0))
         else:
             # the lowest and the mean feature of a response: `pooled_features`
             n_pooled = 2 * LM_FEATURES if config.lm_logprob_feature else 0
             # only differences of scores are trained, so a bias would learn nothing
-            self.head = nn.Linear(hidden_size + n_pooled, 1, bias=False)
+            self.head = nn.Linear(hidden_size + n_pooled, config.members, bias=False)
         self.feature_head = None
         if config.text_features:
             # the lowest, mean and summed features of a segment: `pooled_by_segment`
@@ -133,6 +166,7 @@ class LanguageModelScorer(PreTrainedModel):
         lm_logprob_feature: bool = False,
         layers: int | None = None,
         text_features: bool = False,
+        members: int = 1,
     ) -> "LanguageModelScorer":
         """A scorer whose trunk (and frozen language model) have the weights of `ckpt`.
 
@@ -169,6 +203,7 @@ class LanguageModelScorer(PreTrainedModel):
             lm_logprob_feature,
             layers=layers,
             text_features=text_features,
+            members=members,
             **labels,
         )
         with torch.device("meta"):  # trunk and language model get their weights below
@@ -193,7 +228,7 @@ class LanguageModelScorer(PreTrainedModel):
 
     @torch.no_grad()
     def start_as(self, model: LinearModel | None) -> None:
-        """Let the network compute what a linear model of its features does; None: 0."""
+        """Let every member compute what a linear model of its features does; None: 0."""
         assert self.feature_head is not None  # it has `text_features`
         nn.init.zeros_(self.head.weight)
         if self.head.bias is not None:
@@ -202,7 +237,7 @@ class LanguageModelScorer(PreTrainedModel):
             nn.init.zeros_(self.feature_head.linear.weight)
             nn.init.zeros_(self.feature_head.linear.bias)
         else:
-            self.feature_head.start_as(model)
+            self.feature_head.start_as(model.repeated(self.config.members))
 
     def freeze_lm(self) -> None:
         """Exclude the language model of the feature from training."""
@@ -258,7 +293,7 @@ class LanguageModelScorer(PreTrainedModel):
         text_features: Tensor | None = None,
         segments: Tensor | None = None,
         **rows: Tensor,
-    ) -> TokenClassifierOutput:
+    ) -> ScorerOutput:
         """Logits (B, T, C) of the responses' tokens, or scores (B, 1).
 
         The arguments are the output of `RMCollator`; `rows` are those of `scorer_batch`. Missing
@@ -278,27 +313,27 @@ class LanguageModelScorer(PreTrainedModel):
             features_RLF = batch.into_rows(features_BTF.to(self.feature_in.weight.dtype))
             added_RLD = self.feature_in(features_RLF)
         hidden_BTD = batch.of_responses(self._hidden(batch, added_RLD))
-        linear_BTC = None
+        linear_BTK = None
         if self.feature_head is not None:
             if text_features is None or segments is None:
                 raise ValueError("the network reads text features, but the batch has none")
             inputs_BTF = self.linear_inputs(text_features, segments, features_BTF)
-            linear_BTC = self.feature_head(inputs_BTF)
+            linear_BTK = self.feature_head(inputs_BTF)
 
         if self.config.kind == "segment":
-            logits_BTC = self.head(hidden_BTD)
-            if linear_BTC is not None:
-                logits_BTC = logits_BTC + linear_BTC
-            return TokenClassifierOutput(logits=logits_BTC)
+            logits_BTK = self.head(hidden_BTD)
+            if linear_BTK is not None:
+                logits_BTK = logits_BTK + linear_BTK
+            return of_labels(logits_BTK, self.config.members)
 
         last_BD = batch.at_last_tokens(hidden_BTD)
         if features_BTF is not None and self.feature_in is not None:
             pooled_BF = pooled_features(features_BTF, batch.response_mask_BT)
             last_BD = torch.cat([last_BD.float(), pooled_BF], -1)
-        scores_B1 = self.head(last_BD)
-        if linear_BTC is not None:
-            scores_B1 = scores_B1 + batch.at_last_tokens(linear_BTC)
-        return TokenClassifierOutput(logits=scores_B1)
+        scores_BM = self.head(last_BD)
+        if linear_BTK is not None:
+            scores_BM = scores_BM + batch.at_last_tokens(linear_BTK)
+        return of_scores(scores_BM)
 
     @property
     def heads(self) -> list[nn.Module]:

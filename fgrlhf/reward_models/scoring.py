@@ -144,22 +144,34 @@ class _Scorer(ABC):
     def _read(self, prompt: Prompt, text: str) -> tuple[RMText, list[Span]]:
         """The words the network reads, and the character spans of the segments it judges."""
 
-    @torch.no_grad()
+    @property
+    def members(self) -> int:
+        """The heads of the network, which are an ensemble if there are several."""
+        return getattr(getattr(self.model, "config", None), "members", 1)
+
     def logits(self, inputs: Sequence[RMInput]) -> list[Tensor]:
         """Each input's logits at its positions, in fp32 on the CPU.
 
         Shapes: (judged segments, labels) of a segment classifier, (1,) of a sequence scorer.
         """
+        return self._outputs(inputs, "logits")
+
+    def member_logits(self, inputs: Sequence[RMInput]) -> list[Tensor]:
+        """The logits of several members: (judged segments, members, labels), or (members,)."""
+        return self._outputs(inputs, "member_logits")
+
+    @torch.no_grad()
+    def _outputs(self, inputs: Sequence[RMInput], output: str) -> list[Tensor]:
         device = next(self.model.parameters()).device
         results: dict[int, Tensor] = {}
         for rows in batches_by_prompt(inputs, self.batch_tokens):
             batch = self.inputs.collate([inputs[i] for i in rows])
             on_device = {name: tensor.to(device) for name, tensor in batch.items()}
-            logits = self.model(**on_device).logits.float().cpu()
-            for i, output in zip(rows, logits):
+            outputs = getattr(self.model(**on_device), output).float().cpu()
+            for i, logits in zip(rows, outputs):
                 if self.kind == "segment":
-                    output = output[inputs[i].judged_outputs]
-                results[i] = output
+                    logits = logits[inputs[i].judged_outputs]
+                results[i] = logits
         return [results[i] for i in range(len(inputs))]
 
 
@@ -196,19 +208,49 @@ class SegmentScorer(_Scorer):
 
         Other outputs of a checkpoint, such as `Ignore`, are not used.
         """
-        texts_and_spans = []
-        for prompt, text in zip(prompts, texts, strict=True):
-            texts_and_spans.append(self._read(prompt, text))
-        inputs = self.inputs.encode([rm_text for rm_text, _ in texts_and_spans])
-        # the network computes only those with at least one segment to judge
-        to_compute = [rm_input for rm_input in inputs if rm_input.judged_outputs]
-        logits = iter(self.logits(to_compute))
+        inputs, spans, to_compute = self._inputs(prompts, texts)
+        return self._labelled(inputs, spans, self.logits(to_compute))
+
+    def score_members(
+        self, prompts: Sequence[Prompt], texts: Sequence[str]
+    ) -> list[list[SegmentLabels]]:
+        """The judgements of each member: member -> text. T is that of their mean."""
+        if self.members == 1:
+            return [self.score(prompts, texts)]
+        inputs, spans, to_compute = self._inputs(prompts, texts)
+        logits = self.member_logits(to_compute)
         results = []
-        for rm_input, (_, spans) in zip(inputs, texts_and_spans):
+        for m in range(self.members):
+            results.append(self._labelled(inputs, spans, [one_SMC[:, m] for one_SMC in logits]))
+        return results
+
+    def _inputs(
+        self, prompts: Sequence[Prompt], texts: Sequence[str]
+    ) -> tuple[list[RMInput], list[list[Span]], list[RMInput]]:
+        """Inputs and segments of the texts, and the inputs that have a segment to judge."""
+        read = [self._read(*pair) for pair in zip(prompts, texts, strict=True)]
+        inputs = self.inputs.encode([rm_text for rm_text, _ in read])
+        judged = [rm_input for rm_input in inputs if rm_input.judged_outputs]
+        return inputs, [spans for _, spans in read], judged
+
+    def _labelled(
+        self,
+        inputs: Sequence[RMInput],
+        spans_of_texts: Sequence[Sequence[Span]],
+        logits: Sequence[Tensor],
+    ) -> list[SegmentLabels]:
+        """The judgements of texts.
+
+        Args:
+          logits: (judged segments, labels) of each input with a segment to judge.
+        """
+        computed = iter(logits)
+        results = []
+        for rm_input, spans in zip(inputs, spans_of_texts, strict=True):
             judged = [position is not None for position in rm_input.positions]
             probabilities_SC = torch.zeros(len(spans), len(self.labels))
             if any(judged):
-                logits_of_labels = next(logits)[:, self.columns] / self.spec.temperature
+                logits_of_labels = next(computed)[:, self.columns] / self.spec.temperature
                 probabilities_SC[torch.tensor(judged)] = torch.softmax(logits_of_labels, -1)
             results.append(
                 SegmentLabels(tuple(spans), probabilities_SC, self.labels, tuple(judged))
@@ -242,6 +284,12 @@ class SequenceScorer(_Scorer):
         if not texts:
             return torch.zeros(0)
         return torch.cat(self.logits(self.encode(prompts, texts)))
+
+    def score_members(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> Tensor:
+        """scores_MB of each member, raw."""
+        if self.members == 1 or not texts:
+            return self.score(prompts, texts).expand(self.members, -1)
+        return torch.stack(self.member_logits(self.encode(prompts, texts)), 1)
 
 
 def inputs_of(model: nn.Module, tokenizer, spec: RewardModelSpec) -> RMInputs:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from fgrlhf.base.errors import UserError
+from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.configs.strict import Amount, Count, FilePath, Positive, StrictModel, refuse
 from fgrlhf.configs.user_class import ClassPath, import_object, make_object
 from fgrlhf.metrics.config import MetricConfig, models_of
@@ -78,10 +78,12 @@ class DividesText(SegmentKind):
 
 
 class EnsembleConfig(StrictModel):
-    """The section `ensemble` of a reward model: it is one of several."""
+    """The section `ensemble` of a reward model: it is one of several, or has several heads."""
 
-    members: Annotated[list[FilePath], Field(min_length=1)] = Field(
-        description="folders of the further reward models"
+    members: list[FilePath] = Field(
+        default=[],
+        description="folders of the further reward models; []: the heads of ckpt alone, if it was"
+        " trained with model.members",
     )
     kappa: Annotated[Amount, Field(ge=0)] = Field(
         default=0.0, description="standard deviations that are subtracted from the mean"
@@ -93,7 +95,7 @@ class RewardModelKind(OnDevice, RewardKind):
 
     ckpt: FilePath = Field(description="folder of the reward model")
     ensemble: EnsembleConfig | None = Field(
-        default=None, description="further reward models, whose mean is the reward"
+        default=None, description="further reward models or heads, whose mean is the reward"
     )
 
     @property
@@ -111,9 +113,15 @@ class RewardModelKind(OnDevice, RewardKind):
     def build(self, context: RewardContext) -> "AspectReward":
         if self.ensemble is None:
             return self.build_member(self.ckpt, context)
-        from fgrlhf.rewards.scored import EnsembleReward
+        from fgrlhf.rewards.scored import EnsembleReward, heads_of
 
         members = [self.build_member(folder, context) for folder in self.folders]
+        if sum(map(heads_of, members)) == 1:
+            raise UserError(
+                f"ensemble: {shorten(self.ckpt)} is a single reward model with one head, which"
+                " agrees with itself: name others in ensemble.members, or train it with"
+                " model.members=4"
+            )
         return EnsembleReward(members, self.ensemble.kappa)
 
     def build_member(self, ckpt: str, context: RewardContext) -> "AspectReward":

@@ -236,7 +236,8 @@ class EnsembleReward:
     members; of labels with equally many, that of the lowest value.
 
     Args:
-      members: rewards that apply to the same responses and divide them into the same segments.
+      members: rewards that apply to the same responses and divide them into the same segments. One
+        whose reward model has several heads counts as many times (`member_scores`).
       kappa: 0: the mean.
     """
 
@@ -249,7 +250,13 @@ class EnsembleReward:
     def segment_scores(
         self, prompts: Sequence[Prompt], texts: Sequence[str]
     ) -> list[list[SegmentScore]]:
-        by_member = [member.segment_scores(prompts, texts) for member in self.members]
+        by_member: list[Sequence[Scores]] = []
+        for member in self.members:
+            of_heads: Any = getattr(member, "member_scores", None)
+            if of_heads is not None and heads_of(member) > 1:
+                by_member += of_heads(prompts, texts)
+            else:
+                by_member.append(member.segment_scores(prompts, texts))
         results = []
         for of_text in zip(*by_member, strict=True):
             results.append([self._joined(scores) for scores in _same_segments(of_text)])
@@ -272,6 +279,11 @@ class EnsembleReward:
         votes = Counter(score.label for score in scores)
         label = min(scores, key=lambda score: (-votes[score.label], score.value)).label
         return replace(scores[0], value=mean - self.kappa * std, label=label, std=std)
+
+
+def heads_of(reward: AspectReward) -> int:
+    """How many judgements the reward model of a reward gives: 1 without `model.members`."""
+    return getattr(getattr(reward, "scorer", None), "members", 1)
 
 
 def _same_segments(of_members: Sequence[Scores]) -> list[tuple[SegmentScore, ...]]:
