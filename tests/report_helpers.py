@@ -157,6 +157,7 @@ def make_outputs(folder, wild=""):
             count = rng.randint(20, 400)
             bins.append({"predicted": predicted, "observed": observed, "count": count})
         metrics = {**MEASURED[kind], "calibration": bins}
+        metrics["intervals"] = {"accuracy": interval(MEASURED[kind]["accuracy"], 0.02)}
         info = {"kind": kind, "labels": LABELS[kind], "metrics": metrics, **RM}
         write_json(folder / rm / "reward_model.json", info)
     policies = {}

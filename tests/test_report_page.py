@@ -178,6 +178,17 @@ def test_long_names_and_open_tables_fit_a_phone(chromium, path, tmp_path):
         page.close()
 
 
+def test_four_reward_models_fit_side_by_side(chromium, path):
+    page = opened(chromium, path, 1200)
+    page.evaluate("""() => {
+        const cards = document.querySelector("#models .cards")
+        while (cards.children.length < 4) cards.append(cards.children[0].cloneNode(true))
+    }""")
+    assert page.locator("#models .cards small").count() >= 4
+    assert page.evaluate("document.documentElement.scrollWidth") == 1200
+    page.close()
+
+
 def test_every_box_that_scrolls_has_a_name_and_is_reached_by_the_keyboard(chromium, path):
     page = opened(chromium, path, 390)
     page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
