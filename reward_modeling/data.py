@@ -25,8 +25,8 @@ from fgrlhf.base.files import numbered_jsonl
 from fgrlhf.base.records import ABSENT, Record, RowError, Text, read, read_each, refuse_rows
 from fgrlhf.data.comparisons import Comparison
 from fgrlhf.data.formats import COMPARISONS
-from fgrlhf.data.read import lines_of, read_rows
-from fgrlhf.data.stream import file_rows, is_large, stays_in_file
+from fgrlhf.data.read import read_rows
+from fgrlhf.data.stream import JsonLines, is_large, items_in, stored_rows
 from fgrlhf.reward_models.inputs import RMInputs
 from fgrlhf.reward_models.prefix import Prefix, RMText, unless_single
 from fgrlhf.reward_models.rm_input import RMInput
@@ -139,10 +139,11 @@ def read_segment_rows(
 
     rows: Sequence[SegmentRow]
     if is_large(path):
-        rows, problems = file_rows(
-            path,
+        rows, problems = items_in(
+            JsonLines(path, lines=True),
             lambda number, values: len([row_of(number, values)]),
             lambda number, values: [row_of(number, values)],
+            path,
             place="line",
         )
     else:
@@ -234,7 +235,7 @@ class SegmentCollator:
 def read_pair_rows(path: str | Path, reader: PairReader | None = None) -> Sequence[Comparison]:
     """The rows of a pair file, including those without pairs.
 
-    Those of a large .jsonl file with the library's keys stay there (fgrlhf/data/stream.py).
+    Those of a large source with the library's keys stay there (fgrlhf/data/stream.py).
 
     Responses may be blank: policies write blank responses, so a reward model must learn to score
     them.
@@ -260,8 +261,11 @@ def read_pair_rows(path: str | Path, reader: PairReader | None = None) -> Sequen
 
 def _has_library_keys(path: str | Path) -> bool:
     """Whether the first row of a file has the responses of the library's comparisons."""
-    rows = (line.row for line in lines_of(path)) if stays_in_file(path) else read_rows(path)
-    first = next(iter(rows), None)
+    stored = stored_rows(path)
+    if stored is None:
+        first = next(iter(read_rows(path)), None)
+    else:
+        _, first = next(stored.rows(), (0, None))
     return isinstance(first, dict) and ("responses" in first or "chosen" in first)
 
 

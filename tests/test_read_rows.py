@@ -334,6 +334,23 @@ def test_a_data_set_is_read_from_the_cache(hub_cache, tmp_path):
     assert "python -c \"import datasets; datasets.load_dataset('org/other')\"" in no_set
 
 
+STREAM = """
+from fgrlhf.data import stream
+from fgrlhf.data.formats import COMPARISONS
+whole = COMPARISONS.stream("hub:org/pairs")
+stream.LARGE = -1
+there = COMPARISONS.stream("hub:org/pairs")
+assert isinstance(whole, list) and isinstance(there, stream.StoredItems)
+assert len(there) == 3 and list(there) == whole and there[2] == whole[2]
+print("equal")
+"""
+
+
+def test_the_rows_of_a_large_data_set_stay_in_the_cache(hub_cache, tmp_path):
+    environment = hub_cache | {"HF_HUB_OFFLINE": "1"}
+    assert python(STREAM, env=environment, cwd=tmp_path) == "equal\n"
+
+
 class Hub(BaseHTTPRequestHandler):
     """The answers of the hub with which `datasets` 5.2 reads the set org/set of one file."""
 

@@ -1,5 +1,6 @@
 import tracemalloc
 from collections import Counter
+from datetime import date
 
 import pytest
 import tiny
@@ -12,7 +13,7 @@ from fgrlhf.base.files import read_jsonl, write_jsonl
 from fgrlhf.configs.strict import load_config, validate
 from fgrlhf.data import stream
 from fgrlhf.data.formats import COMPARISONS, DEMONSTRATIONS, PROMPTS
-from fgrlhf.data.stream import FileRows, Lazy, Mapped, parts_of
+from fgrlhf.data.stream import DataSet, Lazy, Mapped, StoredItems, items_in, parts_of
 from fgrlhf.data.token_comparisons import encode_comparisons
 from fgrlhf.dpo_rows import Sizes
 from fgrlhf.runs.dpo_config import DPOConfig
@@ -51,7 +52,7 @@ def test_rows_that_stay_in_the_file_are_those_that_are_read(tmp_path, monkeypatc
     ]
     file.write_bytes("".join(lines).encode())
     whole, streamed = both(file, DEMONSTRATIONS, monkeypatch=monkeypatch)
-    assert isinstance(whole, list) and isinstance(streamed, FileRows)
+    assert isinstance(whole, list) and isinstance(streamed, StoredItems)
     assert list(streamed) == whole and len(streamed) == len(whole) == 3
     assert [streamed[i] for i in (2, 0, 1, -1)] == [whole[i] for i in (2, 0, 1, 2)]
     assert streamed[1:] == whole[1:] and streamed[::-1] == whole[::-1]
@@ -67,7 +68,7 @@ def test_several_examples_in_a_row(tmp_path, monkeypatch):
     write_jsonl(file, [{"messages": messages[:2]}, {"messages": messages}, {"messages": messages}])
     whole, streamed = both(file, DEMONSTRATIONS, None, every_turn, monkeypatch=monkeypatch)
     assert [example.response for example in whole] == ["b", "b", "d", "b", "d"]
-    assert isinstance(streamed, FileRows) and list(streamed) == whole
+    assert isinstance(streamed, StoredItems) and list(streamed) == whole
     assert [streamed[i] for i in (4, 1, 2)] == [whole[i] for i in (4, 1, 2)]
 
 
@@ -121,6 +122,21 @@ def test_two_prompts_with_one_id_are_found(tmp_path):
     write_jsonl(file, [{"prompt": "a", "id": name} for name in ("x", "y", "z", "y", "x")])
     with pytest.raises(UserError, match="two prompts with the id `y`"):
         NO_TASK.prompts(file, "train")
+
+
+def test_rows_of_a_data_set_are_read_when_they_are_needed():
+    import datasets
+
+    rows = [{"text": f"{i}", "day": date(2026, 1, 1 + i), "tags": ["a"] * i} for i in range(5)]
+    stored = DataSet(datasets.Dataset.from_list(rows))
+
+    def items_of(k, row):
+        return [(k, row["text"], row["day"], tag) for tag in row["tags"]]
+
+    items, problems = items_in(stored, lambda k, row: len(items_of(k, row)), items_of, "set")
+    expected = [(i, f"{i}", f"2026-01-0{1 + i}", "a") for i in range(5) for _ in range(i)]
+    assert problems == [] and list(items) == expected
+    assert [items[k] for k in (9, 0, 3)] == [expected[k] for k in (9, 0, 3)]
 
 
 def test_a_row_takes_a_few_bytes(tmp_path, monkeypatch):

@@ -32,7 +32,7 @@ from fgrlhf.data.locate import CODE_POINTS, Reading
 from fgrlhf.data.read import read_rows
 from fgrlhf.data.rows import Columns, Row, check_columns, key_list, look_up
 from fgrlhf.data.shapes import PromptText, conversation_prompt, messages_of, split_answer
-from fgrlhf.data.stream import file_rows, stays_in_file
+from fgrlhf.data.stream import items_in, stored_rows
 from fgrlhf.metrics.clusters import CLUSTER
 from fgrlhf.models.dialogs import messages_in
 from fgrlhf.text_types import ASSISTANT, SYSTEM, Message, Prompt
@@ -106,12 +106,13 @@ class Format(Generic[Item]):
         each: Callable[[Item], Sequence[Item]] = lambda item: (item,),
         counts: Counter[str] | None = None,
     ) -> Sequence[Item]:
-        """As `read`, but the rows of a large .jsonl file stay there (fgrlhf/data/stream.py).
+        """As `read`, but the rows of large sources stay there (fgrlhf/data/stream.py).
 
         Args:
           each: an item -> those that take its place.
         """
-        if not stays_in_file(source):
+        stored = stored_rows(source)
+        if stored is None:
             items = self.read(source, columns, counts=counts)
             return [new for item in items for new in each(item)]
         columns = columns or {}
@@ -131,7 +132,7 @@ class Format(Generic[Item]):
             n_read += len(items)
             return sum(len(each(item)) for item in items)
 
-        found, problems = file_rows(source, count_items, items_of)
+        found, problems = items_in(stored, count_items, items_of, source)
         refuse_rows(problems, f"read as {self.name}", self._way_out(source, missing))
         if not n_read and counts:
             self._refuse_unused(source, counts)

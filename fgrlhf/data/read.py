@@ -22,7 +22,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.files import (
@@ -537,6 +537,23 @@ def plain(value: Any) -> Any:
 
 def _read_hub(name: str) -> list[Any]:
     """Rows of a data set: `org/name`, `org/name:split` or `org/name:config:split`."""
+    tables = load_data_set(name).with_format("arrow")
+    with _named(name):
+        return list(rows_of_tables(tables))
+
+
+def rows_of_tables(tables: Any) -> Iterator[Any]:
+    """The rows of a data set whose format is Arrow."""
+    for table in tables.iter(batch_size=1000):
+        yield from plain_rows(table)
+
+
+def load_data_set(name: str) -> Any:
+    """A data set, named as by `_read_hub`, whose rows stay in the files of the cache.
+
+    Raises:
+      UserError: it has no such name, or is neither in the cache nor on the hub.
+    """
     if not _HUB_NAME.fullmatch(name):
         raise UserError(
             f"`{HUB}{shorten(name)}` is not the name of a data set: write hub:org/name,"
@@ -544,19 +561,30 @@ def _read_hub(name: str) -> list[Any]:
         )
     import datasets  # takes seconds, and only this source needs it
 
-    path, *parts = name.split(":")
-    split = parts.pop() if parts else "train"
-    config = parts.pop() if parts else None
-    try:
+    path, config, split = _parts(name)
+    with _named(name):
         try:
             with _without_network():
-                dataset = datasets.load_dataset(path, config, split=split)
+                return datasets.load_dataset(path, config, split=split)
         except Exception:  # it is not in the cache, or not with this split and config
             _check_reachable(path)
-            dataset = datasets.load_dataset(path, config, split=split)
-        batches = cast(Any, dataset.with_format("arrow").iter(batch_size=1000))
-        return [row for table in batches for row in plain_rows(table)]
+            return datasets.load_dataset(path, config, split=split)
+
+
+def _parts(name: str) -> tuple[str, str | None, str]:
+    """The path, config and split in the name of a data set."""
+    path, *parts = name.split(":")
+    split = parts.pop() if parts else "train"
+    return path, parts.pop() if parts else None, split
+
+
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Errors of the `datasets` library as errors that name the data set."""
+    try:
+        yield
     except Exception as error:  # the library raises errors of many kinds
+        path, config, split = _parts(name)
         arguments = ", ".join(repr(argument) for argument in (path, config) if argument)
         raise UserError(
             f"the data set {path} (split {split}, config {config or 'default'}) cannot be read from"
