@@ -356,10 +356,11 @@ def score_moments(
 
 
 def _parts(rows: Sequence[Item], rank: int, world: int) -> Iterator[Sequence[Item]]:
-    """The share of the rows that belongs to a process, in parts."""
+    """The share of the rows that belongs to a process: at once or, of rows in a file, in parts."""
     places = share_of(range(len(rows)), rank, world)
-    for begin in range(0, len(places), KEPT):
-        yield [rows[i] for i in places[begin : begin + KEPT]]
+    size = KEPT if isinstance(rows, Lazy) else max(1, len(places))
+    for begin in range(0, len(places), size):
+        yield [rows[i] for i in places[begin : begin + size]]
 
 
 def train(config: PreferenceRMConfig, task: Task = NO_TASK) -> Path:
