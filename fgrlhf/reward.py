@@ -288,16 +288,22 @@ class SequenceScorerReward:
         self.clip = math.inf if clip is None else clip
 
     def segment_scores(self, prompts, texts):
-        return self._scores(self.scorer.score(prompts, texts))
+        return self._scores(self.scorer.score(prompts, texts), self.mean, self.std)
 
     def member_scores(self, prompts, texts):
-        """The scores that each member of the reward model gives: member -> response."""
-        return [self._scores(scores_B) for scores_B in self.scorer.score_members(prompts, texts)]
+        """The scores that each member of the reward model gives: member -> response.
 
-    def _scores(self, scores_B: Tensor) -> list[list[SegmentScore]]:
+        Each is standardised by its own mean and standard deviation.
+        """
+        spec = self.scorer.spec
+        of_members = self.scorer.score_members(prompts, texts)
+        moments = zip(of_members, spec.member_means, spec.member_stds, strict=True)
+        return [self._scores(scores_B, mean, std) for scores_B, mean, std in moments]
+
+    def _scores(self, scores_B: Tensor, mean: float, std: float) -> list[list[SegmentScore]]:
         results = []
         for score in scores_B.tolist():
-            z = (score - self.mean) / self.std
+            z = (score - mean) / std
             # max and min return NaN if their first argument is NaN; `_check_finite` reports it
             z = min(max(z, -self.clip), self.clip)
             reward = self.scale * z + self.bias

@@ -18,7 +18,7 @@ from fgrlhf.reward_models.networks import LanguageModelScorer
 from fgrlhf.reward_models.rm_input import RMInput
 from fgrlhf.utils import IGNORED
 from reward_modeling.data import Pair
-from reward_modeling.precompute import precompute
+from reward_modeling.precompute import batch_on_device
 
 MOST_STEPS = 2_000  # of the optimiser, which stops when it has converged
 BATCH = 64  # inputs
@@ -31,15 +31,15 @@ def linear_inputs(
 
     A language model's features are computed if the inputs lack them.
     """
-    if network.feature_in is not None and any(one.features_TF is None for one in rm_inputs):
-        rm_inputs = precompute(network, inputs, rm_inputs)
     results = []
     for begin in range(0, len(rm_inputs), BATCH):
         part = rm_inputs[begin : begin + BATCH]
         batch = inputs.collate(part)
-        x_BTF = network.linear_inputs(
-            batch["text_features"], batch["segments"], batch.get("features")
-        )
+        features_BTF = batch.get("features")
+        if features_BTF is None and network.feature_in is not None:
+            on_device = batch_on_device(inputs, part, network.head.weight.device)
+            features_BTF = network.features(on_device).cpu()
+        x_BTF = network.linear_inputs(batch["text_features"], batch["segments"], features_BTF)
         results += [x_TF[rm_input.judged_outputs] for rm_input, x_TF in zip(part, x_BTF)]
     return results
 

@@ -3,6 +3,8 @@
 - the features of the frozen language model (`lm_logprob_feature`)
 - the states below the trained layers of a decoder-only trunk (`train_top_layers`), unless they take
   more than `CAPACITY`. Then every forward pass computes them.
+
+Nothing is kept of rows that stay in their file (fgrlhf/data/stream.py).
 """
 
 from collections.abc import Sequence
@@ -48,7 +50,7 @@ def precompute(
     with bar:
         for rows in batches_by_prompt(rm_inputs, batch_tokens):
             of_batch = [rm_inputs[i] for i in rows]
-            batch = _batch_on_device(inputs, of_batch, network.head.weight.device)
+            batch = batch_on_device(inputs, of_batch, network.head.weight.device)
             if network.has_frozen_layers:
                 batch = replace(batch, lower_RLD=network.lower_states(batch))
             if keeps_features:
@@ -64,7 +66,7 @@ def precompute(
     return result
 
 
-def _batch_on_device(
+def batch_on_device(
     inputs: RMInputs, rm_inputs: Sequence[RMInput], device: torch.device
 ) -> ScorerBatch:
     """The rows of some inputs, without the tensors that only the feature head reads."""

@@ -318,10 +318,12 @@ def score_moments(
     rows: Sequence[Comparison],
     rank: int,
     world: int,
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """Mean and population standard deviation of the scores of all training responses.
 
-    The processes share the work. Scores are computed as when the model is used.
+    Of several members they are those of the mean score, and also those of each member's scores,
+    which the loss leaves on a scale of its own. The processes share the work. Scores are computed
+    as when the model is used.
 
     Args:
       examples: the rows that have pairs, with what frozen layers have computed before training.
@@ -330,29 +332,35 @@ def score_moments(
     Raises:
       UserError: a score is NaN or infinite, or all scores are equal.
     """
-    local_scores: list[float] = []
+    logits_of = scorer.member_logits if scorer.members > 1 else scorer.logits
+    local_scores: list[list[float]] = []  # of each response, by member
     # apart, since a batch uses computed states only if all of its inputs have them
     for part in _parts(examples, rank, world):
         compared = [rm_input for responses, _ in part for rm_input in responses]
-        local_scores += map(float, scorer.logits(compared))
+        local_scores += [scores_M.tolist() for scores_M in logits_of(compared)]
     undecided = chosen(rows, lambda row: not row.pairs)
     for some in _parts(undecided, rank, world):
         prompts = [row.prompt for row in some for _ in row.answers]
         texts = [answer.text for row in some for answer in row.answers]
-        local_scores += map(float, scorer.logits(scorer.encode(prompts, texts)))
-    scores = np.array(gather_object(local_scores) if world > 1 else local_scores)
-    not_finite = int((~np.isfinite(scores)).sum())
+        local_scores += [scores_M.tolist() for scores_M in logits_of(scorer.encode(prompts, texts))]
+    scores_NM = np.array(gather_object(local_scores) if world > 1 else local_scores)
+    scores_N = scores_NM.mean(1)
+    not_finite = int((~np.isfinite(scores_N)).sum())
     if not_finite:
         raise UserError(
-            f"the trained model gives {not_finite} of {len(scores)} training responses a score that"
-            " is NaN or infinite: training diverged. Lower train.lr"
+            f"the trained model gives {not_finite} of {len(scores_N)} training responses a score"
+            " that is NaN or infinite: training diverged. Lower train.lr"
         )
-    if not scores.std() > 0:
+    if not min(scores_N.std(), *scores_NM.std(0)) > 0:
         raise UserError(
             "the trained model gives every response the same score: it has learned nothing. Lower"
             " train.lr or train longer"
         )
-    return {"mean": float(scores.mean()), "std": float(scores.std())}
+    moments: dict[str, Any] = {"mean": float(scores_N.mean()), "std": float(scores_N.std())}
+    if scorer.members > 1:
+        moments["member_means"] = tuple(scores_NM.mean(0).tolist())
+        moments["member_stds"] = tuple(scores_NM.std(0).tolist())
+    return moments
 
 
 def _parts(rows: Sequence[Item], rank: int, world: int) -> Iterator[Sequence[Item]]:

@@ -100,7 +100,9 @@ def test_members_learn_and_are_an_ensemble(tmp_path, kind):
         made = validate(SequenceScorer, reward, "test")
         scores_MB = scorer.score_members(PROMPTS, TEXTS)
         torch.testing.assert_close(scores_MB.mean(0), scorer.score(PROMPTS, TEXTS))
-        values = ((scores_MB - scorer.mean) / scorer.std).tolist()
+        means_M, stds_M = map(torch.tensor, (scorer.spec.member_means, scorer.spec.member_stds))
+        assert means_M.mean() == pytest.approx(scorer.mean) and means_M.std() > 0
+        values = ((scores_MB - means_M[:, None]) / stds_M[:, None]).tolist()
     values_MB = torch.tensor(values)
     assert values_MB.std(0).min() > 0
     expected_B = values_MB.mean(0) - 2 * values_MB.std(0, correction=0)

@@ -128,7 +128,7 @@ def test_rows_of_a_data_set_are_read_when_they_are_needed():
     import datasets
 
     rows = [{"text": f"{i}", "day": date(2026, 1, 1 + i), "tags": ["a"] * i} for i in range(5)]
-    stored = DataSet(datasets.Dataset.from_list(rows))
+    stored = DataSet("org/name", datasets.Dataset.from_list(rows))
 
     def items_of(k, row):
         return [(k, row["text"], row["day"], tag) for tag in row["tags"]]
@@ -137,6 +137,15 @@ def test_rows_of_a_data_set_are_read_when_they_are_needed():
     expected = [(i, f"{i}", f"2026-01-0{1 + i}", "a") for i in range(5) for _ in range(i)]
     assert problems == [] and list(items) == expected
     assert [items[k] for k in (9, 0, 3)] == [expected[k] for k in (9, 0, 3)]
+
+
+def test_a_damaged_data_set_is_named(monkeypatch):
+    import datasets
+
+    stored = DataSet("org/name", datasets.Dataset.from_list([{"text": "a"}]))
+    monkeypatch.setattr(datasets.Dataset, "__getitem__", lambda *_: 1 / 0)
+    with pytest.raises(UserError, match=r"the data set org/name \(split train.*ZeroDivisionError"):
+        stored.row(0)
 
 
 def test_a_row_takes_a_few_bytes(tmp_path, monkeypatch):

@@ -128,12 +128,16 @@ def read_text(path: str | Path) -> str:
     try:
         return data.decode("utf-8").removeprefix(BYTE_ORDER_MARK)
     except UnicodeDecodeError as error:
-        packed = data[:2] == b"\x1f\x8b"
-        hint = "it is compressed: unpack it with gunzip" if packed else "save it as UTF-8"
         raise UserError(
             f"{path} is not UTF-8 text (byte 0x{data[error.start]:02x} at place {error.start});"
-            f" {hint}"
+            f" {hint_at_packed(data)}"
         ) from None
+
+
+def hint_at_packed(data: bytes) -> str:
+    """What to do about a file that begins with these bytes and is not UTF-8 text."""
+    packed = data[:2] == b"\x1f\x8b"
+    return "it is compressed: unpack it with gunzip" if packed else "save it as UTF-8"
 
 
 def read_json(path: str | Path):
@@ -161,7 +165,7 @@ def numbered_jsonl(path: str | Path) -> list[tuple[int, Any]]:
         if not line.strip():
             continue
         try:
-            rows.append((number, parse_json(line)))
+            rows.append((number, parse_json(line, unique_keys=True)))
         except ValueError as error:
             raise UserError(f"{path}, line {number}: not valid JSON: {shorten(error)}") from None
     return rows

@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.files import (
     BYTE_ORDER_MARK,
+    hint_at_packed,
     is_same_file,
     parse_json,
     read_text,
@@ -304,7 +305,7 @@ def lines_of(path: str | Path) -> Iterator[Line]:
                 row = parse_json(text, unique_keys=True) if text.strip() else None
             except UnicodeDecodeError:
                 raise UserError(
-                    f"{path}, line {number}: not UTF-8 text; save it as UTF-8"
+                    f"{path}, line {number}: not UTF-8 text; {hint_at_packed(data)}"
                 ) from None
             except ValueError as error:
                 rest = (data + file.read(BLOCK)).decode("utf-8", "replace")
@@ -538,7 +539,7 @@ def plain(value: Any) -> Any:
 def _read_hub(name: str) -> list[Any]:
     """Rows of a data set: `org/name`, `org/name:split` or `org/name:config:split`."""
     tables = load_data_set(name).with_format("arrow")
-    with _named(name):
+    with naming_data_set(name):
         return list(rows_of_tables(tables))
 
 
@@ -562,7 +563,7 @@ def load_data_set(name: str) -> Any:
     import datasets  # takes seconds, and only this source needs it
 
     path, config, split = _parts(name)
-    with _named(name):
+    with naming_data_set(name):
         try:
             with _without_network():
                 return datasets.load_dataset(path, config, split=split)
@@ -579,8 +580,8 @@ def _parts(name: str) -> tuple[str, str | None, str]:
 
 
 @contextmanager
-def _named(name: str) -> Iterator[None]:
-    """Errors of the `datasets` library as errors that name the data set."""
+def naming_data_set(name: str) -> Iterator[None]:
+    """Errors of the `datasets` library as errors that name the data set, such as `org/name`."""
     try:
         yield
     except Exception as error:  # the library raises errors of many kinds

@@ -17,7 +17,14 @@ from typing import Any, TypeVar, overload
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.files import BYTE_ORDER_MARK, parse_json
 from fgrlhf.base.records import Problem, read_each
-from fgrlhf.data.read import HUB, lines_of, load_data_set, plain_rows, rows_of_tables
+from fgrlhf.data.read import (
+    HUB,
+    lines_of,
+    load_data_set,
+    naming_data_set,
+    plain_rows,
+    rows_of_tables,
+)
 
 Item = TypeVar("Item", covariant=True)
 Source = TypeVar("Source")
@@ -171,16 +178,26 @@ class JsonLines(Stored):
 
 
 class DataSet(Stored):
-    """The rows of a data set of the `datasets` library, which stay in the files of its cache."""
+    """The rows of a data set of the `datasets` library, which stay in the files of its cache.
 
-    def __init__(self, dataset: Any):
+    Args:
+      name: of the data set, for messages.
+    """
+
+    def __init__(self, name: str, dataset: Any):
+        self._name = name
         self._tables = dataset.with_format("arrow")
 
     def rows(self) -> Iterator[tuple[int, Any]]:
-        return enumerate(rows_of_tables(self._tables))
+        tables = rows_of_tables(self._tables)
+        for k in range(len(self._tables)):
+            with naming_data_set(self._name):
+                row = next(tables)
+            yield k, row
 
     def row(self, k: int) -> Any:
-        return plain_rows(self._tables[k : k + 1])[0]
+        with naming_data_set(self._name):
+            return plain_rows(self._tables[k : k + 1])[0]
 
 
 class StoredItems(Lazy[Item]):
@@ -249,14 +266,15 @@ def stored_rows(source: str | Path) -> Stored | None:
     """
     name = str(source)
     if name.startswith(HUB):
-        dataset = load_data_set(name.removeprefix(HUB))
-        return DataSet(dataset) if dataset.data.nbytes > LARGE else None
+        name = name.removeprefix(HUB)
+        dataset = load_data_set(name)
+        return DataSet(name, dataset) if dataset.data.nbytes > LARGE else None
     return JsonLines(source) if name.endswith(".jsonl") and is_large(source) else None
 
 
 def is_large(source: str | Path) -> bool:
     """Whether a source is a large file."""
     try:
-        return os.path.getsize(source) > LARGE
+        return os.path.isfile(source) and os.path.getsize(source) > LARGE
     except (OSError, ValueError):  # the reader reports it
         return False

@@ -70,6 +70,7 @@ def _segmenter(value: Any) -> dict[str, str]:
 
 
 Label = Annotated[str, Field(min_length=1)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 # infinite numbers have a message of their own, below
@@ -93,6 +94,7 @@ class RewardModelSpec:
       error_threshold: the probability of an error above which as many dev segments have one as
         truly do.
       mean, std: of a sequence scorer's raw scores over its training data.
+      member_means, member_stds: the same of each head's, if it has several.
       line_breaks: whether the network reads prompts and responses with their line breaks and
         indentation, or as words joined by single spaces, as in published folders.
       metrics: on its dev data at the end of training.
@@ -114,6 +116,8 @@ class RewardModelSpec:
     error_threshold: Annotated[float, Field(ge=0, le=1)] = 0.5
     mean: float | None = None
     std: float | None = None
+    member_means: Listed[Finite] = ()
+    member_stds: Listed[Finite] = ()
     line_breaks: bool = False
     metrics: dict[str, Any] = field(default_factory=dict)
 
