@@ -344,12 +344,15 @@ def _is_large(value: RecordedInterval | None) -> bool:
 
 
 def _cell(value: RecordedInterval | None, digits: int) -> Cell:
-    if value is None:
-        return Cell("–")
-    if value.low is None or value.high is None:
-        return Cell(_number(value.mean, digits))
-    bounds = f"{_number(value.low, digits)} to {_number(value.high, digits)}"
-    return Cell(_number(value.mean, digits), bounds)
+    return _with_bounds(None if value is None else value.mean, value, digits)
+
+
+def _with_bounds(value: float | None, interval: RecordedInterval | None, digits: int = 3) -> Cell:
+    """A value with the bounds of its interval, if it has one."""
+    if interval is None or interval.low is None or interval.high is None:
+        return Cell(_number(value, digits))
+    bounds = f"{_number(interval.low, digits)} to {_number(interval.high, digits)}"
+    return Cell(_number(value, digits), bounds)
 
 
 def _number(value: float | None, digits: int = 3) -> str:
@@ -470,13 +473,6 @@ def against_baselines(metrics: RewardModelMetrics) -> str | None:
     else:  # it covers zero, or there is none
         relation = "is not distinguishable from"
     return f"{relation} the best of them, the {BASELINES.get(best, best)}, on dev{shown}"
-
-
-def _with_bounds(value: float | None, interval: RecordedInterval | None) -> Cell:
-    """A value with the bounds of its interval, if it has one."""
-    if interval is None or interval.low is None or interval.high is None:
-        return Cell(_number(value))
-    return Cell(_number(value), f"{_number(interval.low)} to {_number(interval.high)}")
 
 
 # ---- time and memory -----------------------------------------------------------------------------
