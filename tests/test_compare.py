@@ -82,6 +82,20 @@ def test_the_configs_take_the_tuned_settings(name, monkeypatch):
         assert prompts * samples == compare.EPISODES_PER_STEP
 
 
+@pytest.mark.parametrize("name", compare.choices())
+def test_a_choice_is_the_algorithm_with_its_settings(name, monkeypatch):
+    monkeypatch.setenv("OUTPUT_DIR", "o")
+    monkeypatch.setenv("DATA_DIR", "d")
+    algorithm = compare.choices()[name]
+    configs = [
+        load_config(rl_config(TASK), stage.command[4], overrides(stage))
+        for stage in (stage_of(algorithm), stage_of(name))
+    ]
+    assert configs[1].algorithm.name == algorithm
+    assert configs[1].algorithm.unused == configs[0].algorithm.unused  # every setting is read
+    assert configs[1] != configs[0].model_copy(update={"logging": configs[1].logging})
+
+
 def test_corrected_sft_trains_on_the_corrected_answers():
     stage = stage_of("corrected-sft", 1)
     assert stage.needs == ("corrected_examples",)
@@ -92,7 +106,8 @@ def test_corrected_sft_trains_on_the_corrected_answers():
 
 
 def test_tuned_settings_are_of_existing_runs():
-    assert set(read_yaml(compare.TUNED)) <= set(NAMES)
+    assert set(compare.choices().values()) <= set(ALGORITHMS)
+    assert not set(compare.choices()) & set(NAMES)
     assert "train.lr=0.00015" in run_of("a2c", 40, Path("/out")).overrides
 
 

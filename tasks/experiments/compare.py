@@ -7,10 +7,10 @@
 score. `dpo` (preferences), `dpo-ipo` and so on (preferences with that loss), `fine-grained-dpo`
 (corrected over predicted answers), `span-kto` (the marks of prediction 1), `span-kto-dpo`
 (preferences and these marks) and `corrected-sft` train on the feedback file for the number of steps
-in their YAML. Policies, questions and reward models are those of `make demo`;
-mini_compare_config.yml has the settings of single algorithms. Writes compare/summary.json and
-compare/index.html; run it again to continue or to add runs. `fgrlhf compare` does the same for any
-task and any configs.
+in their YAML. `grpo-cispo` and the other choices of mini_compare_config.yml are an algorithm with
+the settings that the file has for this name. Policies, questions and reward models are those of
+`make demo`. Writes compare/summary.json and compare/index.html; run it again to continue or to add
+runs. `fgrlhf compare` does the same for any task and any configs.
 """
 
 from collections.abc import Sequence
@@ -21,6 +21,7 @@ from pydantic import Field
 from fgrlhf.algorithms.registry import ALGORITHMS
 from fgrlhf.base.errors import UserError
 from fgrlhf.configs.strict import Count, FilePath
+from fgrlhf.configs.yaml_files import read_config
 from fgrlhf.pipeline.compare import comparison_stages, conclude, with_settings
 from fgrlhf.pipeline.comparison import RunComparison
 from fgrlhf.pipeline.comparison_page import table
@@ -47,7 +48,7 @@ LOSS_OF = {f"dpo-{loss}": loss for loss in (*OF_PAIRS, "kto") if loss not in ("s
 CORRECTED_SFT = "corrected-sft"
 CORRECTED = "corrected.json"  # training file of CORRECTED_SFT, in the output folder
 OFFLINE = (*DPO, *LOSS_OF, CORRECTED_SFT)
-NAMES = (*ALGORITHMS, *(name + HOLISTIC_SUFFIX for name in ALGORITHMS), *OFFLINE)
+NAMES = (*ALGORITHMS, *(name + HOLISTIC_SUFFIX for name in ALGORITHMS), *OFFLINE)  # and choices
 DEFAULT = (*ALGORITHMS, "ppo-holistic", "rloo-holistic", *DPO, CORRECTED_SFT)
 
 
@@ -74,13 +75,20 @@ class CompareStudySettings(qa.BaseSettings):
         names = [name.strip() for name in self.algorithms.split(",")]
         if len(set(names)) < len(names):
             raise UserError(f"algorithms={self.algorithms}: name each algorithm once")
-        unknown = [name for name in names if name not in NAMES]
+        known = (*NAMES, *choices())
+        unknown = [name for name in names if name not in known]
         if unknown:
             raise UserError(
                 f"algorithms={self.algorithms}: there is no {', '.join(unknown)}; use some of"
-                f" {', '.join(NAMES)}"
+                f" {', '.join(known)}"
             )
         return names
+
+
+def choices() -> dict[str, str]:
+    """The names that only mini_compare_config.yml has, with their algorithm: {grpo-cispo: grpo}."""
+    names = [name for name in read_config(TUNED) if name not in NAMES]
+    return {name: name.partition("-")[0] for name in names}
 
 
 def run_of(name: str, steps: int, out: Path) -> Run:
@@ -99,7 +107,7 @@ def _untuned(name: str, steps: int, out: Path) -> Run:
         config = f"{qa.FOLDER}/training/{DPO['dpo']}"
         return Run(name, "dpo", config, (f"dpo.loss={LOSS_OF[name]}",), algorithm=name)
     is_holistic = name.endswith(HOLISTIC_SUFFIX)
-    algorithm = name.removesuffix(HOLISTIC_SUFFIX)
+    algorithm = choices().get(name) or name.removesuffix(HOLISTIC_SUFFIX)
     overrides = (
         f"algorithm.name={algorithm}",
         f"train.total_episodes={steps * EPISODES_PER_STEP}",
