@@ -55,7 +55,7 @@ def _continued(
 ) -> Rollout:
     """K sampled responses for each state (b, t) that begin with the first t tokens of b."""
     config = trainer.config
-    K, temperature = config.env.train_num_samples_per_input, config.logprob_temperature
+    K, temperature = config.env.train_num_samples_per_input, trainer.logprob_temperature
     given_GT = torch.full((len(states), config.model.max_generated_len), -1)
     given_GT = given_GT.to(rollout.response_ids_BT.device)
     row_seeds = []
@@ -65,7 +65,7 @@ def _continued(
     rows = [b for b, _ in states]
     prompts = [rollout.prompts[b] for b in rows]
     encoded = (rollout.prompt_ids_BP[rows], rollout.prompt_mask_BP[rows])
-    policy, sampling = trainer.actor_critic.policy, config.train_sampling
+    policy, sampling = trainer.actor_critic.policy, trainer.sampling
     with trainer.precision():
         response = policy.generate(*encoded, sampling, row_seeds, K, temperature, given_GT=given_GT)
         models = (trainer.actor_critic, trainer.reference)

@@ -14,12 +14,12 @@ from tqdm import tqdm
 
 from fgrlhf import update
 from fgrlhf.algorithms.config import KL_ASPECT
-from fgrlhf.algorithms.kl import EntropyController, KLController
+from fgrlhf.algorithms.kl import EntropyController, KLController, TemperatureController
 from fgrlhf.algorithms.protocol import Algorithm, check_returned
 from fgrlhf.algorithms.registry import algorithm_class
 from fgrlhf.alignment import segment_starts
 from fgrlhf.base.errors import UserError
-from fgrlhf.configs.sections import names_of
+from fgrlhf.configs.sections import Sampling, names_of
 from fgrlhf.kernels.copies import keep_copies
 from fgrlhf.models.base import Policy
 from fgrlhf.models.sharding import unsharded, whole
@@ -135,6 +135,8 @@ class OnPolicyTrainer(PolicyTrainer):
         self.kl = KLController(kl.coef, kl.target, kl.horizon)
         entropy = config.algorithm.entropy
         self.entropy = EntropyController(entropy.coef, entropy.target)
+        first = config.train_sampling.temperature
+        self.temperature = TemperatureController(first, config.env.target_reward_std)
         self.spreads: dict[str, RunningSpread] = {}  # of rewards, for normalize_aspects: running
         self.high_kl_count = 0
         self.algorithm.begin(self.policy, prompts, config.model)
@@ -154,6 +156,18 @@ class OnPolicyTrainer(PolicyTrainer):
     def policy(self) -> Policy:
         """The policy that is evaluated and saved, without the algorithm's mask (if any)."""
         return self._saved_policy
+
+    @property
+    def sampling(self) -> Sampling:
+        """How this step samples responses."""
+        return replace(self.config.train_sampling, temperature=self.temperature.value)
+
+    @property
+    def logprob_temperature(self) -> float:
+        """The temperature of this step's log-probabilities in ratio and KL."""
+        if self.temperature.target is None or self.config.env.logprob_temperature is not None:
+            return self.config.logprob_temperature
+        return self.temperature.value
 
     # ---- the loop --------------------------------------------------------------------------------
 
@@ -195,6 +209,7 @@ class OnPolicyTrainer(PolicyTrainer):
             metrics |= gap_metrics
             metrics["kl_coef"] = self.kl.coef
             metrics |= self._adapt_entropy_bonus(update_metrics)
+            metrics |= self._adapt_temperature(metrics["reward_std"])
             metrics |= self._weight_metrics(rewards)
             n_cut = sum(prompt.id in self.cut_ids for prompt in rollout.prompts)
             metrics["prompts/cut"] = n_cut / len(rollout)
@@ -263,7 +278,7 @@ class OnPolicyTrainer(PolicyTrainer):
         config = self.config
         prompts, seeds = self.share(step)
         num_samples = config.env.train_num_samples_per_input
-        draw = (config.train_sampling, seeds, num_samples, config.logprob_temperature)
+        draw = (self.sampling, seeds, num_samples, self.logprob_temperature)
         with stop_together(self.accelerator):
             self.sampler.begin(self.policy, *self.policy.encode(prompts), *draw)
 
@@ -304,13 +319,13 @@ class OnPolicyTrainer(PolicyTrainer):
         """
         config = self.config
         num_samples = config.env.train_num_samples_per_input
-        temperature = config.logprob_temperature
+        temperature = self.logprob_temperature
         self.actor_critic.train(config.dropout_in_rollouts)
         self.algorithm.before_rollout(self.step)
         with self.precision():
             policy = self.actor_critic.policy
             encoded = policy.encode(prompts)
-            draw = (config.train_sampling, seeds, num_samples, temperature)
+            draw = (self.sampling, seeds, num_samples, temperature)
             response = self.sampler.sample(policy, *encoded, *draw)
             if self.conversations is not None:
                 response = self.conversations.continued(policy, prompts, encoded, response, *draw)
@@ -324,7 +339,7 @@ class OnPolicyTrainer(PolicyTrainer):
                 temperature,
                 # a server scores while this process computes log-probabilities
                 texts_known=self.reward.start,
-                sampling=config.train_sampling,
+                sampling=self.sampling,
             )
             return self.algorithm.after_rollout(rollout, temperature, num_samples)
 
@@ -472,6 +487,7 @@ class OnPolicyTrainer(PolicyTrainer):
             "spreads": {name: asdict(spread) for name, spread in self.spreads.items()},
             "entropy_alpha": self.entropy.alpha,
             "entropy_coef": self.entropy.coef,
+            "temperature": self.temperature.value,
             "high_kl_count": self.high_kl_count,
             "multipliers": self.reward_weights.multipliers,
             "guard": None if self.guard is None else self.guard.progress(),
@@ -484,6 +500,7 @@ class OnPolicyTrainer(PolicyTrainer):
         self.spreads = {name: RunningSpread(**spread) for name, spread in spreads.items()}
         self.entropy.alpha = state.get("entropy_alpha", 0.0)
         self.entropy.coef = state.get("entropy_coef", self.entropy.coef)
+        self.temperature.value = state.get("temperature", self.temperature.value)
         self.high_kl_count = state["high_kl_count"]
         self.reward_weights.multipliers = state.get("multipliers", {})
         if self.guard is not None:
@@ -526,6 +543,14 @@ class OnPolicyTrainer(PolicyTrainer):
             return {}
         used = {"entropy_coef": self.entropy.coef}
         self.entropy.update(update_metrics["entropy"])
+        return used
+
+    def _adapt_temperature(self, reward_std: float) -> dict[str, float]:
+        """Log the temperature of this step, if it adapts, and adapt that of the next one."""
+        if self.temperature.target is None:
+            return {}
+        used = {"temperature": self.temperature.value}
+        self.temperature.update(reward_std)
         return used
 
     def _follow_kl(self, kl: float) -> None:

@@ -196,7 +196,7 @@ def optimizer_step(
             with trainer.precision():
                 with torch.no_grad():
                     divergence = trainer.algorithm.divergence(
-                        trainer.actor_critic.policy, old, config.logprob_temperature
+                        trainer.actor_critic.policy, old, trainer.logprob_temperature
                     )
                 new = trainer.model(
                     old.prompt_ids_BP,
@@ -205,10 +205,10 @@ def optimizer_step(
                     old.response_mask_BT,
                     old.support_BTW,
                     old.conversation_BL,
-                    temperature=config.logprob_temperature,
+                    temperature=trainer.logprob_temperature,
                     entropy_gradient=trainer.entropy.coef > 0,
                     divergence=divergence,
-                    repetition_penalty=config.train_sampling.repetition_penalty,
+                    repetition_penalty=trainer.sampling.repetition_penalty,
                 )
             if own_are_old:
                 old = replace(old, logprobs_BT=new.logprobs_BT.detach())

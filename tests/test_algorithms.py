@@ -258,7 +258,7 @@ def test_reinforce_by_hand():
 
 @pytest.mark.parametrize("scale", ["group", "batch", "none"])
 def test_the_ratio_is_clipped_on_both_sides_apart(scale):
-    settings = GRPOConfig(scale=scale, loss={"cliprange": {"low": 0.1, "high": 0.3}})
+    settings = GRPOConfig(scale=scale, loss={"cliprange": [0.1, 0.3]})
     old, _ = dense([0.0], [0.0])
     new = PolicyOutput(torch.tensor([[1.5], [0.5]]).log(), None, torch.zeros(2, 1))
     result = GRPO(settings).loss(new, old, Advantages(torch.tensor([[1.0], [-1.0]])))

@@ -13,7 +13,7 @@ from fgrlhf.algorithms.registry import ALGORITHMS
 from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import read_json, read_jsonl, write_json, write_jsonl, write_text
 from fgrlhf.configs.strict import load_config
-from fgrlhf.configs.yaml_files import dump_yaml, read_config, read_yaml
+from fgrlhf.configs.yaml_files import dump_yaml, read_config
 from fgrlhf.metrics.config import MetricConfig
 from fgrlhf.models.provenance import ModelSource
 from fgrlhf.pipeline import compare as pipeline_compare

@@ -1,5 +1,6 @@
 """The losses with a ratio, and how a minibatch averages them (`algorithm.loss`)."""
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -11,7 +12,7 @@ from slow import with_slow
 
 from fgrlhf.algorithms.advantages import group_normalized
 from fgrlhf.algorithms.config import GRPOConfig, RLOOConfig
-from fgrlhf.algorithms.kl import EntropyController
+from fgrlhf.algorithms.kl import EntropyController, TemperatureController
 from fgrlhf.algorithms.losses import (
     cispo_loss,
     clipped_policy_loss,
@@ -43,8 +44,7 @@ def loss_and_gradient(kind, level, delta, clip, advantages_BT=None, segment_BT=N
     if advantages_BT is None:
         advantages_BT = ADVANTAGE_B[:, None] * MASK_BT
     advantages = Advantages(advantages_BT, segment_BT=segment_BT)
-    cliprange = dict(zip(("low", "high"), clip))
-    settings = LossConfig(cliprange=cliprange, type=kind, importance_level=level, delta=delta)
+    settings = LossConfig(cliprange=list(clip), type=kind, importance_level=level, delta=delta)
     loss_BT, _ = ratio_loss(PolicyOutput(new_BT), old, advantages, settings)
     weights_B = response_weights(kind, MASK_BT.sum(1), 5)
     loss = (loss_BT * MASK_BT * weights_B[:, None]).sum()
@@ -336,6 +336,49 @@ def test_an_adapted_entropy_coefficient_is_logged_and_resumed(tmp_path):
     assert run.entropy.coef == 0.25 * run.step
 
 
+def test_the_sampling_temperature_by_hand():
+    temperature = TemperatureController(0.8, target=0.5)
+    assert temperature.value == 0.8  # no rewards are known yet
+    seen = []
+    for reward_std in (0.5, 0.4, 1.0, 0.1, 5.0, 0.0):
+        temperature.update(reward_std)
+        seen.append(temperature.value)
+    assert seen == pytest.approx([0.8, 1.0, 0.4, 1.6, 0.4, 1.6])  # within a factor of 2 of 0.8
+    fixed = TemperatureController(0.8)
+    fixed.update(0.1)
+    assert fixed.value == 0.8
+
+
+def test_an_adapted_temperature_samples_scores_and_is_resumed(tmp_path):
+    """Each step has the temperature of the rewards before it, in sampling and log-probabilities."""
+    run = trainer(config(tmp_path, env__target_reward_std=0.5))
+    run.train(until=3)
+    run = trainer(config(tmp_path, env__target_reward_std=0.5))
+    used = []
+    score = run.compute_advantages
+
+    def recorded(rollout, rewards):
+        output, _ = run.policy.forward(
+            rollout.prompt_ids_BP,
+            rollout.prompt_mask_BP,
+            rollout.response_ids_BT,
+            rollout.response_mask_BT,
+            temperature=run.sampling.temperature,
+        )
+        assert torch.allclose(output.logprobs_BT, rollout.logprobs_BT, atol=1e-5)
+        used.append((run.sampling.temperature, rewards.total_BT.sum(1).std(correction=0).item()))
+        return score(rollout, rewards)
+
+    run.compute_advantages = recorded
+    run.train()
+    rows = metrics(tmp_path)
+    assert rows[0]["temperature"] == 1.0
+    assert [row["temperature"] for row in rows[3 : 3 + len(used)]] == [value for value, _ in used]
+    for (_, reward_std), (following, _) in itertools.pairwise(used):
+        assert following == pytest.approx(min(max(0.5 / max(reward_std, 1e-9), 0.5), 2.0))
+    assert len({value for value, _ in used}) > 1
+
+
 # ---- refusals ------------------------------------------------------------------------------------
 
 
@@ -348,11 +391,15 @@ def test_an_adapted_entropy_coefficient_is_logged_and_resumed(tmp_path):
             "algorithm.loss.delta: 4.0 is not read, since cispo bounds every ratio",
         ),
         ({"algorithm__entropy__target": 1.0}, "algorithm.entropy.target: it is not read"),
-        ({"algorithm__clip_low": 0.1}, "unknown key; did you mean `algorithm.loss.cliprange.low`?"),
-        ({"algorithm__loss__cliprange": {"low": 1.1}}, "loss.cliprange.low: input should be less"),
+        ({"algorithm__loss__cliprange": [0.2]}, "loss.cliprange: a list of 1, but the ratio has"),
+        ({"algorithm__loss__cliprange": {"low": 1.1}}, "algorithm.loss.cliprange: "),
         (
-            {"algorithm__loss": {"cliprange": {"high": 0.9}, "delta": 1.5}},
+            {"algorithm__loss": {"cliprange": [0.2, 0.9], "delta": 1.5}},
             "but the ratio is clipped only above",
+        ),
+        (
+            {"env__target_reward_std": 1.0, "model__train_generation_kwargs__do_sample": False},
+            "but model.train_generation_kwargs.do_sample is false: set it to true",
         ),
         ({"algorithm__name": "grpo", "algorithm__normalize": True}, "unknown key"),
     ],

@@ -47,7 +47,8 @@ def test_rollout_metrics_by_hand():
     penalized_BT = (rewards.total_BT - 0.1) * MASK
     metrics = rollout_metrics(batch, rewards, penalized_BT, advantages)
     expected = {
-        "reward/total": -0.5,
+        "reward/total": -0.5,  # of 3 and -4
+        "reward_std": 3.5,
         "reward/a": 0.5,
         "reward/b": -1.0,
         "reward/penalized": -0.7,

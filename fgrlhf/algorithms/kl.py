@@ -1,4 +1,4 @@
-"""The KL divergence from the reference policy per token, and coefficients that adapt in a run."""
+"""The KL divergence from the reference policy per token, and settings that adapt in a run."""
 
 import math
 from dataclasses import dataclass, field
@@ -9,6 +9,7 @@ from torch import Tensor
 from fgrlhf.utils import check_same_shape
 
 MIN_FACTOR = 0.5  # the coefficient never falls faster in one step
+MAX_CHANGE = 2.0  # of the sampling temperature, up and down
 
 
 def kl_k1(logprobs_BT: Tensor, ref_logprobs_BT: Tensor) -> Tensor:
@@ -123,3 +124,36 @@ class EntropyController:
         is_low = entropy <= self.target
         self.alpha = max(self.alpha + (self.step if is_low else -self.step), 0.0)
         self.coef = self.alpha if is_low else 0.0
+
+
+@dataclass
+class TemperatureController:
+    """The sampling temperature T: fixed, or adapted to the spread of the rewards.
+
+    With a target sigma*, a step samples at
+
+        T = T_0 clip(sigma* / sigma, 1 / MAX_CHANGE, MAX_CHANGE)
+
+    where sigma is the standard deviation of the last step's rewards, and T = T_0 in the first step.
+    So rewards that hardly differ are followed by more varied samples. The rule is minRL's
+    (https://github.com/brianfitzgerald/minRL, commit 38b2c0d, which later gave it up), whose
+    bounds are two temperatures, .6 and 2 for T_0 = 1.2.
+
+    Args:
+      first: T_0.
+      target: sigma*, in units of the reward of a response; None: T is fixed.
+    """
+
+    first: float
+    target: float | None = None
+    value: float = field(init=False)
+
+    def __post_init__(self):
+        self.value = self.first
+
+    def update(self, reward_std: float) -> None:
+        """Adapt T to the standard deviation of the last step's rewards."""
+        if self.target is None:
+            return
+        factor = self.target / reward_std if reward_std > 0 else MAX_CHANGE
+        self.value = self.first * min(max(factor, 1 / MAX_CHANGE), MAX_CHANGE)

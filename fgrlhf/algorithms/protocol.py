@@ -160,12 +160,6 @@ class RunConfig(Protocol):
     @property
     def train(self) -> TrainSettings: ...
 
-    @property
-    def logprob_temperature(self) -> float: ...
-
-    @property
-    def train_sampling(self) -> "Sampling": ...
-
 
 class Trainer(Protocol):
     """The trainer as an algorithm's own `update` may use it (fgrlhf/trainer.py implements it)."""
@@ -184,6 +178,12 @@ class Trainer(Protocol):
 
     @property
     def step(self) -> int: ...
+
+    @property
+    def logprob_temperature(self) -> float: ...
+
+    @property
+    def sampling(self) -> "Sampling": ...
 
     def gradient_steps(self, rollout: Rollout, advantages: Advantages) -> dict[str, float]:
         """Optimiser steps on the loss, over epochs and minibatches; return their mean metrics."""

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from fgrlhf.configs.schema import NUMBER, SECTION
+from fgrlhf.configs.schema import LIST, NUMBER, SECTION
 from fgrlhf.configs.sections import ReferenceConfig
 from fgrlhf.configs.strict import (
     Coefficient,
@@ -114,18 +114,9 @@ class EntropyConfig(StrictModel):
         return self
 
 
-class CliprangeConfig(StrictModel):
-    """Two bounds of the ratio that differ."""
-
-    low: float = Field(default=0.2, gt=0, le=1, description="clip the ratio below 1 - low")
-    high: Positive = Field(default=0.2, description="clip the ratio above 1 + high")
-
-
 Cliprange = Annotated[
-    Annotated[Positive, Tag(NUMBER)] | Annotated[CliprangeConfig, Tag(SECTION)],
-    Discriminator(
-        lambda value: SECTION if isinstance(value, dict | CliprangeConfig) else NUMBER,
-    ),
+    Annotated[Positive, Tag(NUMBER)] | Annotated[list[Positive], Tag(LIST)],
+    Discriminator(lambda value: LIST if isinstance(value, list | tuple) else NUMBER),
 ]
 
 
@@ -134,7 +125,7 @@ class LossConfig(StrictModel):
 
     cliprange: Cliprange = Field(
         default=0.2,
-        description="clip the ratio to 1 - cliprange .. 1 + cliprange, or to 1 - low .. 1 + high",
+        description="clip the ratio to 1 - cliprange .. 1 + cliprange; [l, h]: to 1 - l .. 1 + h",
     )
     type: Literal["token", "response", "constant", "cispo"] = Field(
         default="token",
@@ -175,12 +166,17 @@ class LossConfig(StrictModel):
     @property
     def clip(self) -> tuple[float, float]:
         """How far the ratio may be below and above 1."""
-        if isinstance(self.cliprange, CliprangeConfig):
-            return self.cliprange.low, self.cliprange.high
-        return self.cliprange, self.cliprange
+        low, high = self.cliprange if isinstance(self.cliprange, list) else [self.cliprange] * 2
+        return low, high
 
     @model_validator(mode="after")
     def _bounds_a_ratio(self):
+        if isinstance(self.cliprange, list) and len(self.cliprange) != 2:
+            reason = (
+                f"a list of {len(self.cliprange)}, but the ratio has two bounds: write one number,"
+                " or [low, high] as in [0.2, 0.28]"
+            )
+            refuse([("cliprange", reason)])
         if self.type == "cispo":
             way_out = "since cispo bounds every ratio: leave it out, or set type=token"
             refuse(unread_keys(self, ["delta"], way_out))

@@ -152,8 +152,8 @@ class TrustRegionStep:
     ):
         self.config = config
         self.trainer = trainer
-        self.temperature = trainer.config.logprob_temperature
-        self.repetition_penalty = trainer.config.train_sampling.repetition_penalty
+        self.temperature = trainer.logprob_temperature
+        self.repetition_penalty = trainer.sampling.repetition_penalty
         self.policy = trainer.actor_critic.policy
         self.parameters = [p for p in self.policy.parameters() if p.requires_grad]
         # the KL is measured from these weights; `self.policy` changes in place

@@ -129,6 +129,14 @@ class EnvConfig(StrictModel):
     logprob_temperature: Temperature | None = Field(
         default=None, description="temperature of ratio and KL; null: the sampling temperature"
     )
+    target_reward_std: Positive | None = Field(
+        default=None,
+        description=(
+            "adapt the sampling temperature: each step multiplies it by this over the standard"
+            " deviation of the last step's rewards, at least by 0.5 and at most by 2; null: it is"
+            " fixed"
+        ),
+    )
     logprob_truncated: bool = Field(
         default=False,
         description="ratio and KL are of the distribution that top_k, top_p and min_p leave (D5)",
@@ -356,6 +364,8 @@ class RLConfig(RunConfig):
                 " num_beams=1 and do_sample=true, or set env.train_num_samples_per_input=1"
             )
         generation = self.model.train_generation_kwargs
+        if self.env.target_reward_std is not None:
+            mistakes += self._temperature_mistakes()
         settings: list[tuple[str, Any, Any]] = []  # key, value, default
         settings.append(("env.logprob_truncated", self.env.logprob_truncated, False))
         for key in PARTS_OF_THE_POLICY:
@@ -375,6 +385,31 @@ class RLConfig(RunConfig):
                     f"{fact} the log-probabilities of algorithm.name={self.algorithm.name} have a"
                     f" mask of their own: {way_out}"
                 )
+        return mistakes
+
+    def _temperature_mistakes(self) -> list[str]:
+        """Settings with which the sampling temperature cannot follow the rewards."""
+        fact = (
+            "env.target_reward_std adapts the sampling temperature to the last step's rewards, but"
+        )
+        mistakes = []
+        if not self.model.train_generation_kwargs.do_sample:
+            mistakes.append(
+                f"{fact} model.train_generation_kwargs.do_sample is false: set it to true, or leave"
+                " target_reward_std out"
+            )
+        if not isinstance(self.sampler, VllmSamplerConfig):
+            return mistakes
+        if self.sampler.one_step_behind:
+            mistakes.append(
+                f"{fact} with sampler.one_step_behind they are not known in time: set it to false,"
+                " or leave target_reward_std out"
+            )
+        if self.env.logprob_temperature is not None:
+            mistakes.append(
+                f"{fact} env.logprob_temperature is fixed, and the server of `sampler` reports"
+                " log-probabilities at the sampling temperature: leave one of them out"
+            )
         return mistakes
 
     def _critic_mistakes(self) -> list[str]:

@@ -66,6 +66,8 @@ def rollout_metrics(
 ) -> dict[str, float]:
     """Means over responses of rewards, KL (both summed over tokens) and length; critic metrics.
 
+    `reward_std` is the standard deviation over responses of the total.
+
     With `algorithm.normalize_aspects: batch`, `reward/penalized` is that of the normalised rewards;
     the total and the rewards by name keep their units.
 
@@ -76,6 +78,7 @@ def rollout_metrics(
     kl_BT = (rollout.logprobs_BT - rollout.ref_logprobs_BT) * mask_BT
     metrics = {
         "reward/total": float(rewards.total_BT.sum(1).mean()),
+        "reward_std": float(rewards.total_BT.sum(1).std(correction=0)),
         "reward/penalized": float(penalized_BT.sum(1).mean()),
         "kl": float(kl_BT.sum(1).mean()),
         "length": float(mask_BT.sum(1).float().mean()),
