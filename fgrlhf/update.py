@@ -8,6 +8,7 @@ TRPO has an update of its own (fgrlhf/algorithms/trpo.py).
 """
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -17,14 +18,14 @@ from torch import Tensor, nn
 from fgrlhf.algorithms.kl import EntropyController, KLController, kl_k3
 from fgrlhf.algorithms.metrics import add_token_means, learned_mask, mean_of, response_weights
 from fgrlhf.algorithms.protocol import Algorithm, Trainer, TrainSettings, check_returned
+from fgrlhf.algorithms.registry import own_hooks
 from fgrlhf.base.seeds import derive_seed
+from fgrlhf.models.sharding import unsharded
 from fgrlhf.runs.rl_config import RLConfig, RLTrainConfig
 from fgrlhf.types import Advantages, PolicyOutput, Rollout, TokenLoss
 from fgrlhf.utils import masked_sum
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from fgrlhf.configs.sections import Dtype
     from fgrlhf.samplers.sampler import Sampler
 
@@ -194,7 +195,7 @@ def optimizer_step(
         is_last = i + 1 == len(micro_batches)
         with trainer.no_sync(not is_last):
             with trainer.precision():
-                with torch.no_grad():
+                with torch.no_grad(), _whole_policy(trainer):
                     divergence = trainer.algorithm.divergence(
                         trainer.actor_critic.policy, old, trainer.logprob_temperature
                     )
@@ -222,6 +223,12 @@ def optimizer_step(
     if target_kl is not None and not is_first and metrics["approx_kl"] > target_kl:
         return None
     return metrics | trainer.clip_and_step()
+
+
+def _whole_policy(trainer: OnPolicy) -> AbstractContextManager[Any]:
+    """A context in which the algorithm may read the policy, if it does before a forward pass."""
+    reads = "divergence" in own_hooks(type(trainer.algorithm))
+    return unsharded(trainer.actor_critic) if reads else nullcontext()
 
 
 def gradient_scale(trainer: OnPolicy, rows_B: Tensor, micro_B: Tensor) -> float:

@@ -4,6 +4,7 @@ import gc
 import json
 import os
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,10 @@ CASES = {  # name: (policy, whether the critic has a trunk, changed settings)
     "gpt2": ("gpt2", False, RECOMPUTED),
     "grpo": ("t5", False, {"algorithm__name": "grpo"}),
     "grpo-llama": ("llama", False, {"algorithm__name": "grpo", "algorithm__kl__part_of": "loss"}),
+    "online-dpo": ("t5", False, {"algorithm__name": "online_dpo", "train__micro_batch_size": 4}),
+    "sdpo": ("t5", False, {"train__micro_batch_size": 4, "train__lr": 1e-2}),
+    "sdpo-llama": ("llama", False, {}),
+    "teacher": ("llama", False, {}),
     "frozen-critic": ("flan", True, FROZEN),
     "still": ("t5", True, {}),  # with learning rate 0
     "grpo-still": ("t5", False, {"algorithm__name": "grpo"}),
@@ -87,14 +92,20 @@ def policy(kind: str, seed: int = 0, lora: bool = False):
     return result
 
 
-def loaded(root: Path, kind: str, seed: int = 0):
-    """The same policy from a folder; processes other than the first do not read its weights."""
+def saved(root: Path, kind: str, seed: int) -> Path:
+    """The folder of a policy, which the first process writes."""
     state = PartialState()
     folder = root / f"start-{kind}-{seed}"
     if state.is_main_process:
         policy(kind, seed).save(folder)
     state.wait_for_everyone()
-    empty = not state.is_main_process
+    return folder
+
+
+def loaded(root: Path, kind: str, seed: int = 0):
+    """The same policy from a folder; processes other than the first do not read its weights."""
+    folder = saved(root, kind, seed)
+    empty = not PartialState().is_main_process
     result = load_policy(folder, max_input_len=64, empty=empty)
     assert (result.device.type == "meta") == empty
     return result
@@ -135,6 +146,10 @@ def rl_trainer(name: str, folder: Path, world: int):
         "parallel__strategy": "fsdp2",
         **own_changes,
     }
+    if name.startswith("sdpo"):
+        settings["algorithm"] = {"name": "sdpo"}
+    elif name == "teacher":
+        settings["algorithm"] = {"name": "distill", "teacher": str(saved(folder, kind, seed=5))}
     cfg = config(folder / name, **settings)
     AcceleratorState._reset_state()  # a process has only one precision, unless it is forgotten
     accelerator = Accelerator(cpu=True, mixed_precision=PRECISIONS[cfg.model.dtype])
@@ -152,7 +167,8 @@ def rl_trainer(name: str, folder: Path, world: int):
         value = Value(trained.hidden_size, trunk, cfg.model.value_model.train_top_layers == 0)
     reward = CombinedReward({"count": CountWord(REWARDED.get(name, "cat"))})
     models = (ActorCritic(trained, value), reference)
-    return make_trainer(cfg, *models, reward, PROMPTS, dev_metrics(accelerator), accelerator)
+    prompts = [replace(prompt, references=("a dog",)) for prompt in PROMPTS]  # of sdpo's teacher
+    return make_trainer(cfg, *models, reward, prompts, dev_metrics(accelerator), accelerator)
 
 
 def dpo_trainer(name: str, folder: Path):

@@ -67,6 +67,7 @@ class FollowsTeacher(Algorithm):
 
     needs_values = False
     reuses_rollouts = False
+    works_divided = True
     config: DivergenceConfig
 
     @abstractmethod

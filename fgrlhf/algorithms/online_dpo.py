@@ -69,6 +69,7 @@ class OnlineDPO(GroupRelative):
 
     config_class = OnlineDPOConfig
     reuses_rollouts = True
+    works_divided = True
     config: OnlineDPOConfig  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def advantages(

@@ -43,12 +43,15 @@ class Algorithm(Protocol):
       reuses_rollouts: whether its loss is valid for several epochs over one rollout
         (`train.n_ppo_epoch_per_rollout`), because it corrects for the change of the policy; may
         depend on the settings.
+      works_divided: whether a class with hooks (`HOOKS` of the registry) trains a policy that
+        several processes divide (`parallel.strategy: fsdp2`); one without hooks does.
       config: its settings, an instance of `config_class`.
     """
 
     config_class: ClassVar[type[AlgorithmConfig]]
     needs_values: ClassVar[bool]
     reuses_rollouts: bool
+    works_divided: ClassVar[bool] = False
     config: Any
 
     def __init__(self, config: Any):
@@ -105,7 +108,8 @@ class Algorithm(Protocol):
     def divergence(self, policy: "Policy", old: Rollout, temperature: float) -> Divergence | None:
         """What gives `divergence_BT` of the policy's output on some rollouts. Default: nothing.
 
-        Called without gradients, before each forward pass of an update.
+        Called without gradients, before each forward pass of an update. Every process holds the
+        policy's whole weights.
         """
         return None
 

@@ -487,11 +487,12 @@ class RLConfig(RunConfig):
 
     def unsupported_by_fsdp2(self) -> Mapping[str, bool]:
         critic = self.model.value_model
-        has_hooks = bool(own_hooks(algorithm_class(self.algorithm)))
+        algorithm = algorithm_class(self.algorithm)
+        reads_whole = bool(own_hooks(algorithm)) and not algorithm.works_divided
         return {
             **super().unsupported_by_fsdp2(),
             "model.value_model.train_top_layers": bool(critic.train_top_layers),
-            f"algorithm.name={self.algorithm.name}": has_hooks,
+            f"algorithm.name={self.algorithm.name}": reads_whole,
             "env.of": self.env.has_conversations,
         }
 
