@@ -76,8 +76,13 @@ DPO_CASES = {
     "dpo-lora": "llama",
     "dpo-still": "llama",
     "dpo-interrupted": "t5",
+    "dpo-judged": "llama",
+    "dpo-orpo": "t5",
     "dpo-from-two": "t5",  # as from-one, but two processes train to step HALF
 }
+
+
+DPO_LOSSES = {"dpo-judged": ["kto", "kto_spans"], "dpo-orpo": ["orpo", "ipo"]}
 
 
 def policy(kind: str, seed: int = 0, lora: bool = False):
@@ -173,11 +178,12 @@ def rl_trainer(name: str, folder: Path, world: int):
 
 def dpo_trainer(name: str, folder: Path):
     """DPO of four answers per question, five questions: the last batch is uneven."""
-    cfg = dpo_helpers.config(
-        folder / name, train__micro_batch_size=1, train__adam_eps=1e-2, parallel__strategy="fsdp2"
-    )
+    changes = {"train__micro_batch_size": 1, "train__adam_eps": 1e-2}
+    changes |= {"dpo__loss": DPO_LOSSES.get(name, "sigmoid"), "parallel__strategy": "fsdp2"}
+    cfg = dpo_helpers.config(folder / name, **changes)
     trained = policy(DPO_CASES[name], lora=name == "dpo-lora")
-    encoded = encode_comparisons(trained, dpo_helpers.fours(), cfg.model.max_generated_len)
+    rows = dpo_helpers.judged() if name == "dpo-judged" else dpo_helpers.fours()
+    encoded = encode_comparisons(trained, rows, cfg.model.max_generated_len)
     return DPOTrainer(cfg, trained, encoded, None, Accelerator(cpu=True))
 
 

@@ -27,6 +27,7 @@ TOLERANCE = 1e-5
 AS_ONE = ["t5", "llama", "gpt2", "grpo", "grpo-llama", "frozen-critic", "loaded-t5"]
 AS_ONE += ["online-dpo", "sdpo", "sdpo-llama", "teacher"]
 AS_ONE += ["loaded-llama", "lora", "lora-llama", "dpo", "dpo-llama", "dpo-lora"]
+AS_ONE += ["dpo-judged", "dpo-orpo"]
 STILL = ["still", "grpo-still", "llama-still", "dpo-still"]
 RESUMED = [  # case, and the uninterrupted one
     ("interrupted", "t5"),
@@ -38,7 +39,7 @@ RESUMED = [  # case, and the uninterrupted one
 ALL = [*AS_ONE, *STILL, "bf16", "lora-bf16", *(name for name, _ in RESUMED), "from-one"]
 EVERYTHING = [*ALL, *fsdp_worker.COMMANDS]
 SLOW = [  # minutes together
-    *("online-dpo", "sdpo", "sdpo-llama", "teacher"),
+    *("online-dpo", "sdpo", "sdpo-llama", "teacher", "dpo-judged", "dpo-orpo"),
     *("llama", "bf16", "gpt2", "dpo", "grpo", "grpo-llama", "frozen-critic", *STILL),
     *("loaded-t5", "loaded-llama", "lora", "lora-llama", "from-one", "dpo-llama", "dpo-lora"),
     *("lora-bf16", "grpo-interrupted", "llama-interrupted", "lora-interrupted"),
