@@ -13,7 +13,8 @@ from fgrlhf.base.files import read_jsonl, write_jsonl
 from fgrlhf.configs.strict import load_config, validate
 from fgrlhf.data import stream
 from fgrlhf.data.formats import COMPARISONS, DEMONSTRATIONS, PROMPTS
-from fgrlhf.data.stream import DataSet, Lazy, Mapped, StoredItems, items_in, parts_of
+from fgrlhf.data.stream import Lazy, Mapped, StoredItems, items_in, parts_of
+from fgrlhf.data.tables import DataSet
 from fgrlhf.data.token_comparisons import encode_comparisons
 from fgrlhf.dpo_rows import Sizes
 from fgrlhf.runs.dpo_config import DPOConfig

@@ -25,7 +25,7 @@ from typing import Any
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.records import Problem, read_each, refuse_rows
 from fgrlhf.data.formats import PROMPTS
-from fgrlhf.data.read import SUFFIXES, plain, read_rows
+from fgrlhf.data.read import SUFFIXES, read_rows
 from fgrlhf.data.rows import Row
 from fgrlhf.data.split import hash_share
 
@@ -150,6 +150,8 @@ def part_rows(
     published: PublishedSet, name: str, source: str | None, subset_size: int | None = None
 ) -> Iterator[tuple[str, Any]]:
     """The rows of a part in the order of the source, with their ids `split-number`."""
+    from fgrlhf.data.tables import plain  # with pyarrow
+
     path = _local_path(published, source)
     if path is not None and path.is_file():
         split = name

@@ -6,25 +6,18 @@ item takes 6 bytes, and a line of a file 12 more.
 """
 
 import os
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, Protocol, TypeVar, overload
 
 from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.base.files import BYTE_ORDER_MARK, parse_json
 from fgrlhf.base.records import Problem, read_each
-from fgrlhf.data.read import (
-    HUB,
-    lines_of,
-    load_data_set,
-    naming_data_set,
-    plain_rows,
-    rows_of_tables,
-)
+from fgrlhf.data.read import HUB, lines_of
 
 Item = TypeVar("Item", covariant=True)
 Source = TypeVar("Source")
@@ -130,19 +123,19 @@ def parts_of(rows: Sequence[Source]) -> Iterator[list[Source]]:
         yield part
 
 
-class Stored(ABC):
+class Stored(Protocol):
     """Rows that stay where they are, and can be read again."""
 
-    @abstractmethod
     def rows(self) -> Iterator[tuple[int, Any]]:
         """All rows, read for the first time: their numbers in messages, and the rows."""
+        ...
 
-    @abstractmethod
     def row(self, k: int) -> Any:
         """Row k, from 0, once more."""
+        ...
 
 
-class JsonLines(Stored):
+class JsonLines:
     """The rows of a file of JSON lines.
 
     Args:
@@ -175,29 +168,6 @@ class JsonLines(Stored):
     def _state_of_file(self) -> tuple[int, int]:
         stat = os.fstat(self._file.fileno())
         return stat.st_size, stat.st_mtime_ns
-
-
-class DataSet(Stored):
-    """The rows of a data set of the `datasets` library, which stay in the files of its cache.
-
-    Args:
-      name: of the data set, for messages.
-    """
-
-    def __init__(self, name: str, dataset: Any):
-        self._name = name
-        self._tables = dataset.with_format("arrow")
-
-    def rows(self) -> Iterator[tuple[int, Any]]:
-        tables = rows_of_tables(self._tables)
-        for k in range(len(self._tables)):
-            with naming_data_set(self._name):
-                row = next(tables)
-            yield k, row
-
-    def row(self, k: int) -> Any:
-        with naming_data_set(self._name):
-            return plain_rows(self._tables[k : k + 1])[0]
 
 
 class StoredItems(Lazy[Item]):
@@ -266,6 +236,8 @@ def stored_rows(source: str | Path) -> Stored | None:
     """
     name = str(source)
     if name.startswith(HUB):
+        from fgrlhf.data.tables import DataSet, load_data_set  # only such sources need it
+
         name = name.removeprefix(HUB)
         dataset = load_data_set(name)
         return DataSet(name, dataset) if dataset.data.nbytes > LARGE else None

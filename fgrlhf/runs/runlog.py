@@ -7,10 +7,9 @@
     <folder>/samples/step-<n>.jsonl   samples to read
     <folder>/stages.json              {stage: {seconds, peak_mb}}
 
-Only rank 0 writes; on the other ranks every method does nothing. Trackers are optional
-mirrors of metrics.jsonl, and so are callbacks, classes of users. One that fails is switched off
-with a warning and never stops a run. Neither does a damaged log: its readable part is kept, and the
-file is renamed to <name>.damaged.
+Only rank 0 writes; on the other ranks every method does nothing. Trackers and callbacks are
+optional mirrors of metrics.jsonl (fgrlhf/runs/trackers.py). A damaged log does not stop a run: its
+readable part is kept, and the file is renamed to <name>.damaged.
 Secrets are masked in config.yaml, run.json and the data sent to trackers.
 """
 
@@ -19,29 +18,29 @@ import json
 import math
 import os
 import platform
-import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from importlib import import_module, metadata
+from importlib import metadata
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from fgrlhf.base.errors import UserError, shorten
+from fgrlhf.base.errors import UserError
 from fgrlhf.base.files import parse_json, read_json, write_json, write_jsonl, write_text
 from fgrlhf.base.program import why_refused
 from fgrlhf.base.secrets import MASK, looks_secret, mask_secrets, mask_tree
-from fgrlhf.configs.overrides import by_dotted_key
 from fgrlhf.configs.strict import StrictModel, to_yaml
-from fgrlhf.configs.user_class import import_object
 from fgrlhf.configs.yaml_files import dump_yaml
 from fgrlhf.models.provenance import sources_in
 from fgrlhf.runs.memory import peak_memory_mb
+
+if TYPE_CHECKING:
+    from fgrlhf.runs.trackers import Tracker
 
 # Packages whose versions affect results. en_core_web_sm splits sentences if it is installed, also
 # for RougeLsum; otherwise a rule does (reward_utils.load_segmenter).
@@ -74,7 +73,7 @@ class RunLog:
       tensorboard: write event files to <folder>/tensorboard.
       others: further trackers of accelerate -> project and name of the run there. A resumed run is
         another one there.
-      callbacks: import paths of classes of users: see `_Callback`.
+      callbacks: import paths of classes of users: see `Callback` of fgrlhf/runs/trackers.py.
       seed: default: the config's `seed` or `train.seed`.
       write: whether this process writes; default: on rank 0 only.
       task: the name of the run's task, for reports.
@@ -101,8 +100,8 @@ class RunLog:
             raise UserError("the run's folder has no name: set logging.save_dir=...")
         self.folder = Path(folder)
         self.is_main = is_main_rank() if write is None else write
-        self._trackers: list[_Tracker] = []
-        self._callbacks: list[_Tracker] = []
+        self._trackers: list[Tracker] = []
+        self._callbacks: list[Tracker] = []
         self._metrics = None
         if not self.is_main:
             return
@@ -111,40 +110,26 @@ class RunLog:
         else:
             settings = dict(config or {})
         before = {} if resume_step is None else self._read("run.json")
-        # before anything is written: a tracker that is not installed is an error
-        if tensorboard:
-            self._start_tensorboard(resume_step)
-        if wandb is not None:
-            self._start_wandb(wandb, settings, before.get("wandb_id"))
-        for name, (project, run) in others.items():
-            start = functools.partial(_OfAccelerate, name, project, run, mask_tree(settings))
-            self._trackers.append(_Tracker(name, start))
-        for path in callbacks:
-            made = import_object("callback", path)
-            self._callbacks.append(_Tracker(path, lambda made=made: _Callback(made())))
+        mirrored = tensorboard or wandb is not None or others or callbacks
+        if mirrored:  # before anything is written: a tracker that is not installed is an error
+            from fgrlhf.runs import trackers  # only the runs that have one load it
+
+            if tensorboard:
+                self._trackers.append(trackers.tensorboard(self.folder, resume_step))
+            if wandb is not None:
+                masked = mask_tree(settings)
+                run_id = before.get("wandb_id")
+                self._trackers.append(trackers.wandb(self.folder, wandb, masked, run_id))
+            for name, (project, run) in others.items():
+                tracker = trackers.of_accelerate(name, project, run, mask_tree(settings))
+                self._trackers.append(tracker)
+            self._callbacks = [trackers.callback(path) for path in callbacks]
         self.folder.mkdir(parents=True, exist_ok=True)
         self._write_config(config, settings)
         self._drop_after(resume_step)
         seed = _find_seed(settings) if seed is None else seed
         self._write_run(seed, sources_in(settings), resume_step, before, task, dtype)
         self._metrics = open(self.folder / "metrics.jsonl", "a", encoding="utf-8")  # noqa: SIM115
-
-    def _start_tensorboard(self, resume_step: int | None) -> None:
-        events = self.folder / "tensorboard"
-        self._trackers.append(_Tracker("TensorBoard", lambda: _TensorBoard(events, resume_step)))
-
-    def _start_wandb(self, given: Mapping[str, Any], settings: dict, run_id: Any) -> None:
-        """Start a run of wandb, or continue one.
-
-        Args:
-          given: arguments of `wandb.init`.
-          run_id: what run.json has as the id of the run to continue, which may not be a text.
-        """
-        arguments = dict(given)
-        if isinstance(run_id, str):
-            arguments |= {"id": run_id, "resume": "allow"}
-        masked = mask_tree(settings)
-        self._trackers.append(_Tracker("wandb", lambda: _Wandb(self.folder, arguments, masked)))
 
     def _write_config(self, config: StrictModel | Mapping | None, settings: dict) -> None:
         """Write config.yaml with secrets masked; without a config there is no file."""
@@ -436,164 +421,3 @@ def table_of(step: int, rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any
         table.append(flat)
     names = dict.fromkeys(name for flat in table for name in flat)
     return [{name: flat.get(name) for name in names} for flat in table]
-
-
-class _Callback:
-    """Calls the methods that an object of a user has, with values that nothing else reads.
-
-    `on_step(step, metrics)` with a line of metrics.jsonl, `on_evaluate(step, metrics)` with one of
-    a dev evaluation, and `on_save(step, folder)` after a policy was saved.
-    """
-
-    def __init__(self, target: Any):
-        self.target = target
-
-    def log(self, step: int, numbers: Mapping[str, Any]) -> None:
-        is_evaluation = any(name.startswith("eval/") for name in numbers)
-        self._call("on_evaluate" if is_evaluation else "on_step", step, dict(numbers))
-
-    def saved(self, step: int, folder: Path) -> None:
-        self._call("on_save", step, folder)
-
-    def _call(self, method: str, step: int, value: Any) -> None:
-        found = getattr(self.target, method, None)
-        if found is not None:
-            found(step, MappingProxyType(value) if isinstance(value, dict) else value)
-
-
-class _Tracker:
-    """An optional mirror of the log. If it fails it is switched off with a warning."""
-
-    def __init__(self, name: str, start: Callable[[], Any]):
-        self.name = name
-        self.target = None
-        with self._guarded():
-            self.target = start()
-
-    @property
-    def run_id(self) -> str | None:
-        """The tracker's id of this run, with which a resumed run continues it."""
-        return getattr(self.target, "run_id", None)
-
-    def call(self, method: str, *arguments: Any) -> None:
-        if self.target is not None:
-            with self._guarded():
-                getattr(self.target, method)(*arguments)
-
-    @contextmanager
-    def _guarded(self):
-        try:
-            yield
-        except UserError:  # not installed, which stops the run before anything is written
-            raise
-        except Exception as error:  # a service, a disk or a library can raise anything
-            self.target = None
-            print(
-                f"warning: {self.name} is switched off: {shorten(mask_secrets(str(error)))}"
-                f" ({type(error).__name__}); metrics.jsonl is still written",
-                flush=True,
-            )
-
-
-class _TensorBoard:
-    def __init__(self, folder: Path, resume_step: int | None):
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise UserError(
-                "TensorBoard logging is on and tensorboard is not installed: "
-                "pip install -e '.[tensorboard]', or turn it off in the config's logging section"
-            ) from None
-        # With `purge_step`, TensorBoard hides events after the checkpoint; the files stay.
-        self.writer = SummaryWriter(
-            str(folder), purge_step=None if resume_step is None else resume_step + 1
-        )
-
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        for name, value in metrics.items():
-            self.writer.add_scalar(name, value, step)
-
-    def table(self, step: int, rows: list[dict[str, Any]]) -> None:
-        """TensorBoard has no tables."""
-
-    def close(self) -> None:
-        self.writer.close()
-
-
-def _mlflow_name(name: str) -> str:
-    """The name as MLflow 3.17 takes it; with one like `passes//a (b)` it refuses a whole line."""
-    return os.path.normpath(re.sub(r"[^/\w.\- :]", "_", name))
-
-
-class _OfAccelerate:
-    """Trackio or MLflow, by accelerate."""
-
-    def __init__(self, name: str, project: str, run_name: str, settings: Mapping[str, Any]):
-        try:
-            module = import_module(name)
-        except ImportError:
-            raise UserError(
-                f"logging.report_to names {name}, which is not installed: pip install {name}, or"
-                " leave it out"
-            ) from None
-        from accelerate.tracking import LOGGER_TYPE_TO_CLASS
-
-        named = {"name": run_name} if name == "trackio" else {"run_name": run_name}
-        self.name, self.module = name, module
-        self.name_of = _mlflow_name if name == "mlflow" else str
-        self.tracker: Any = LOGGER_TYPE_TO_CLASS[name](project, **named)
-        self.tracker.start()
-        texts = {self.name_of(key): str(value) for key, value in by_dotted_key(settings).items()}
-        self.tracker.store_init_configuration(texts)
-
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        self.tracker.log({self.name_of(name): value for name, value in metrics.items()}, step=step)
-
-    def table(self, step: int, rows: list[dict[str, Any]]) -> None:
-        if rows:
-            from pandas import DataFrame  # trackio 0.3 takes the names of columns from it alone
-
-            table = DataFrame(rows)
-            if self.name == "trackio":
-                self.tracker.log({"samples": self.module.Table(dataframe=table)}, step=step)
-            else:
-                self.module.log_table(table, f"samples/step-{step}.json")
-
-    def close(self) -> None:
-        self.tracker.finish()
-
-
-class _Wandb:
-    def __init__(self, folder: Path, arguments: dict, settings: dict):
-        try:
-            import wandb  # pyright: ignore[reportMissingImports]
-        except ImportError:
-            raise UserError(
-                "wandb logging is on and wandb is not installed: "
-                "pip install -e '.[wandb]', or turn it off in the config's logging section"
-            ) from None
-        folder.mkdir(parents=True, exist_ok=True)
-        arguments = {"dir": str(folder), "config": settings, **arguments}
-        try:
-            self.run = wandb.init(settings=wandb.Settings(init_timeout=60), **arguments)
-        except Exception as error:  # no network, no login, or the server refuses
-            print(
-                f"wandb: {shorten(mask_secrets(str(error)))}; logging offline below {folder}, see"
-                " `wandb sync`",
-                flush=True,
-            )
-            self.run = wandb.init(**{**arguments, "mode": "offline"})
-        self.run_id = getattr(self.run, "id", None)
-        self.make_table = wandb.Table
-
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        # as a metric, because wandb's own step cannot go back when a run is resumed
-        self.run.log({**metrics, "step": step})
-
-    def table(self, step: int, rows: list[dict[str, Any]]) -> None:
-        if rows:
-            table = self.make_table(columns=[*rows[0]], data=[[*row.values()] for row in rows])
-            self.run.log({"samples": table, "step": step})
-
-    def close(self) -> None:
-        self.run.finish()
