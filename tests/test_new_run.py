@@ -95,6 +95,23 @@ def test_the_reward_is_a_folder(folder):
 
 
 @pytest.mark.parametrize(
+    ("architecture", "reward"),
+    [
+        ("LlamaForSequenceClassification", {"kind": "sequence_scorer", "mean": 0, "std": 1}),
+        ("BertForTokenClassification", {"kind": "segment_classifier", "level": "word"}),
+    ],
+)
+def test_the_reward_is_a_folder_of_another_program(folder, architecture, reward):
+    Path("judge").mkdir()
+    write_json("judge/config.json", {"architectures": [architecture]})
+    new_run.main(
+        ["my.yml", "model=model", "train_file=prompts.jsonl", "reward=judge", "level=word"]
+    )
+    written = read_yaml("my.yml")["reward"]["judge"]
+    assert reward.items() <= written.items() and written["ckpt"] == "judge"
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["my.txt"], "ends in .yml"),

@@ -193,6 +193,7 @@ def test_sizes_that_would_part_a_pair_are_refused(change, part, tmp_path):
 
 
 def test_a_penalty_in_the_reward_is_named_as_not_read(tmp_path):
-    assert "algorithm.kl" in settings(tmp_path).unused_settings()
-    in_loss = settings(tmp_path, algorithm__kl={"coef": 0.1, "part_of": "loss"})
-    assert "algorithm.kl" not in in_loss.unused_settings()
+    assert "algorithm.kl.coef" in settings(tmp_path).unused_settings()
+    for kl in ({"coef": 0.1, "part_of": "loss"}, {"reference": {"sync_every": 5}}):
+        unused = settings(tmp_path, algorithm__kl=kl).unused_settings()
+        assert not [key for key in unused if key.startswith("algorithm.kl")]

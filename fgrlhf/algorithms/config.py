@@ -426,8 +426,8 @@ class OnlineDPOConfig(SamplesConfig):
 
     @property
     def unused(self) -> tuple[str, ...]:
-        given = () if self.kl_in_loss or not self.kl.model_fields_set else ("kl",)
-        return tuple(sorted([*super().unused, *given]))
+        given = () if self.kl_in_loss else self.kl.model_fields_set - {"part_of", "reference"}
+        return tuple(sorted([*super().unused, *(f"kl.{key}" for key in given)]))
 
     def mistakes(self, run: RunSettings) -> list[str]:
         mistakes = super().mistakes(run)

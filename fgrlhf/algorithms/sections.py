@@ -33,7 +33,8 @@ class KLConfig(StrictModel):
     part_of: Literal["reward", "loss"] | None = Field(
         default=None,
         description=(
-            "reward: log-ratios; loss: k3; null: the loss of grpo and gpg, the reward of the others"
+            "reward: log-ratios; loss: k3; null: the loss of grpo, gpg, sdpo and distill, the"
+            " reward of the others"
         ),
     )
     target: Positive | None = Field(

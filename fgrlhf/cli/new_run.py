@@ -204,7 +204,7 @@ def _reward(settings: NewRunSettings) -> str:
     if reward is None:
         return "repetition: {kind: repetition, n: 3, value: -0.1}  # replace it by yours"
     if Path(reward).is_dir():
-        return _of_folder(Path(reward))
+        return _of_folder(Path(reward), settings.level or "sentence")
     try:
         class_path(reward)
     except ValueError:
@@ -216,15 +216,23 @@ def _reward(settings: NewRunSettings) -> str:
     return f"{_name(reward.rpartition('.')[2])}: {{kind: python, of: {reward}{level}}}"
 
 
-def _of_folder(folder: Path) -> str:
-    kind = "sequence_scorer"
-    values = ""
+def _of_folder(folder: Path, level: str) -> str:
+    """The line of a reward model of this library, or of another program.
+
+    Args:
+      level: the segments of a token classifier whose folder does not tell them.
+    """
+    values = ", values: {error: -0.5, ok: 0.5}"
     if (folder / SPEC_FILE).exists():
-        spec = RewardModelSpec.read(folder)
-        if spec.kind == "segment":
-            kind = "segment_classifier"
-            values = ", values: {error: -0.5, ok: 0.5}"
-    return f"{_name(folder.resolve().name)}: {{kind: {kind}, ckpt: {_yaml(str(folder))}{values}}}"
+        judges_segments = RewardModelSpec.read(folder).kind == "segment"
+        facts = values if judges_segments else ""
+    else:
+        config = folder / "config.json"
+        architecture = str(read_json(config).get("architectures")) if config.exists() else ""
+        judges_segments = "ForTokenClassification" in architecture
+        facts = f", level: {level}{values}" if judges_segments else ", mean: 0, std: 1"
+    kind = "segment_classifier" if judges_segments else "sequence_scorer"
+    return f"{_name(folder.resolve().name)}: {{kind: {kind}, ckpt: {_yaml(str(folder))}{facts}}}"
 
 
 def _name(text: str) -> str:

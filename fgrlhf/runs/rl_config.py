@@ -132,9 +132,8 @@ class EnvConfig(StrictModel):
     target_reward_std: Positive | None = Field(
         default=None,
         description=(
-            "adapt the sampling temperature: each step multiplies it by this over the standard"
-            " deviation of the last step's rewards, at least by 0.5 and at most by 2; null: it is"
-            " fixed"
+            "sample at the temperature times this over the standard deviation of the last step's"
+            " rewards, at least 0.5 and at most 2 times it; null: at the temperature"
         ),
     )
     logprob_truncated: bool = Field(
@@ -173,7 +172,11 @@ class RLTrainConfig(PolicyTrainConfig):
     )
     n_minibatches: BatchSize = Field(default=1, description="optimiser steps per PPO epoch")
     n_ppo_epoch_per_rollout: Count = Field(
-        default=4, description="for ppo, grpo, nlpo and trpo's critic; the others take one epoch"
+        default=4,
+        description=(
+            "for ppo, grpo, nlpo, online_dpo, trpo's critic, and rloo with loss.importance_level;"
+            " the others take one epoch"
+        ),
     )
     lr: Rate = Field(default=1e-5, description="learning rate of the policy")
     value_lr: Rate | None = Field(default=None, description="null: lr")
