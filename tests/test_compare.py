@@ -33,6 +33,7 @@ from fgrlhf.pipeline.experiments import Experiment, Run
 from fgrlhf.pipeline.scores import Point, lower_is_better
 from fgrlhf.report.display import Display
 from fgrlhf.report.spread import ONE_RUN
+from fgrlhf.runs.dpo_config import DPOConfig
 from fgrlhf.task_config import rl_config
 from tasks.experiments import compare, qa
 from tasks.experiments.compare import NAMES, CompareStudySettings, run_of
@@ -83,17 +84,25 @@ def test_the_configs_take_the_tuned_settings(name, monkeypatch):
 
 
 @pytest.mark.parametrize("name", compare.choices())
-def test_a_choice_is_the_algorithm_with_its_settings(name, monkeypatch):
+def test_a_choice_is_a_run_with_changes(name, monkeypatch):
     monkeypatch.setenv("OUTPUT_DIR", "o")
     monkeypatch.setenv("DATA_DIR", "d")
-    algorithm = compare.choices()[name]
-    configs = [
-        load_config(rl_config(TASK), stage.command[4], overrides(stage))
-        for stage in (stage_of(algorithm), stage_of(name))
-    ]
-    assert configs[1].algorithm.name == algorithm
-    assert configs[1].algorithm.unused == configs[0].algorithm.unused  # every setting is read
-    assert configs[1] != configs[0].model_copy(update={"logging": configs[1].logging})
+    changed = compare.choices()[name]
+    of_run, of_choice = (overrides(stage_of(run)) for run in (changed, name))
+    stage = stage_of(name)
+    assert stage.name == f"{name}/seed-0" and of_choice != of_run
+    config_class = DPOConfig if changed in compare.OFFLINE else rl_config(TASK)
+    config = load_config(config_class, stage.command[4], of_choice)
+    if config_class is not DPOConfig:
+        assert config.algorithm.name == changed
+        plain = load_config(config_class, stage.command[4], of_run)
+        assert config.algorithm.unused == plain.algorithm.unused  # every change is read
+
+
+def test_a_choice_keeps_what_its_run_is_tuned_to():
+    run = run_of("span-kto-dpo-whole", 40, Path("/out"))
+    assert run.program == "dpo" and 'dpo.loss=["sigmoid", "kto"]' in run.overrides
+    assert run.algorithm == "span-kto-dpo" and run.config.endswith("mini_span_kto_dpo_config.yml")
 
 
 def test_corrected_sft_trains_on_the_corrected_answers():
@@ -106,8 +115,7 @@ def test_corrected_sft_trains_on_the_corrected_answers():
 
 
 def test_tuned_settings_are_of_existing_runs():
-    assert set(compare.choices().values()) <= set(ALGORITHMS)
-    assert not set(compare.choices()) & set(NAMES)
+    assert set(read_config(compare.TUNED)) <= {*NAMES, *compare.choices()}
     assert "train.lr=0.00015" in run_of("a2c", 40, Path("/out")).overrides
 
 

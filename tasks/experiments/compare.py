@@ -7,13 +7,14 @@
 score. `dpo` (preferences), `dpo-ipo` and so on (preferences with that loss), `fine-grained-dpo`
 (corrected over predicted answers), `span-kto` (the marks of prediction 1), `span-kto-dpo`
 (preferences and these marks) and `corrected-sft` train on the feedback file for the number of steps
-in their YAML. `grpo-cispo` and the other choices of mini_compare_config.yml are an algorithm with
-the settings that the file has for this name. Policies, questions and reward models are those of
+in their YAML. `grpo-cispo` and the other choices of mini_compare_config.yml are such a run with the
+changes that the file has for this name. Policies, questions and reward models are those of
 `make demo`. Writes compare/summary.json and compare/index.html; run it again to continue or to add
 runs. `fgrlhf compare` does the same for any task and any configs.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import Field
@@ -86,14 +87,22 @@ class CompareStudySettings(qa.BaseSettings):
 
 
 def choices() -> dict[str, str]:
-    """The names that only mini_compare_config.yml has, with their algorithm: {grpo-cispo: grpo}."""
-    names = [name for name in read_config(TUNED) if name not in NAMES]
-    return {name: name.partition("-")[0] for name in names}
+    """The names that only mini_compare_config.yml has: {grpo-cispo: grpo}, a run with changes."""
+    found = {}
+    for name in read_config(TUNED):
+        runs = [run for run in NAMES if name.startswith(f"{run}-")]
+        if name not in NAMES and runs:
+            found[name] = max(runs, key=len)
+    return found
 
 
 def run_of(name: str, steps: int, out: Path) -> Run:
     """The run with this name, with its tuned settings."""
-    return with_settings(_untuned(name, steps, out), TUNED)
+    changed = choices().get(name)
+    if changed is None:
+        return with_settings(_untuned(name, steps, out), TUNED)
+    run = with_settings(_untuned(changed, steps, out), TUNED)
+    return with_settings(replace(run, name=name), TUNED)
 
 
 def _untuned(name: str, steps: int, out: Path) -> Run:
@@ -107,7 +116,7 @@ def _untuned(name: str, steps: int, out: Path) -> Run:
         config = f"{qa.FOLDER}/training/{DPO['dpo']}"
         return Run(name, "dpo", config, (f"dpo.loss={LOSS_OF[name]}",), algorithm=name)
     is_holistic = name.endswith(HOLISTIC_SUFFIX)
-    algorithm = choices().get(name) or name.removesuffix(HOLISTIC_SUFFIX)
+    algorithm = name.removesuffix(HOLISTIC_SUFFIX)
     overrides = (
         f"algorithm.name={algorithm}",
         f"train.total_episodes={steps * EPISODES_PER_STEP}",
@@ -133,7 +142,7 @@ def needed_files(names: Sequence[str]) -> list[str]:
     """The files of the demo that these runs read."""
     files = ["sft/model.safetensors"]
     for name in names:
-        if name in OFFLINE:
+        if name in OFFLINE or choices().get(name) in OFFLINE:
             files.append("data/train_feedback.json")
         elif name.endswith(HOLISTIC_SUFFIX):
             files.append("baseline_rm/model.safetensors")
