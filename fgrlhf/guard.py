@@ -259,8 +259,11 @@ class Guard:
                 )
             checkpoint.load_best(trainer)
             self._steps = {}  # of the policy that is given up
+            trainer.high_kl_count = 0
             done.append(f"back to the policy of step {trainer.best['step']}")
         if not self.gave_up and not is_last:
+            if self._restores:
+                trainer.sample_again()
             self.lr_factor *= self.settings.lr
             trainer.kl.coef *= self.settings.kl_coef
             done.append(f"learning rates x {self.lr_factor:g}, kl_coef {trainer.kl.coef:.4g}")

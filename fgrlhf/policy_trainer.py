@@ -258,6 +258,13 @@ class PolicyTrainer(BaseTrainer):
         return ""
 
     def _save_policy(self, name: str, best: dict | None = None) -> None:
+        """`write_policy`, of which callbacks are told."""
+        self.write_policy(name, best)
+        if self.accelerator.is_main_process:
+            self.log.saved(self.step, self.folder / name)
+        self.accelerator.wait_for_everyone()
+
+    def write_policy(self, name: str, best: dict | None = None) -> None:
         """Write policy and critic to a folder of the run, and what made the policy the best."""
         is_main = self.accelerator.is_main_process
 
@@ -278,9 +285,8 @@ class PolicyTrainer(BaseTrainer):
                     critic.save(folder / CRITIC, head, trunk)
                 if best is not None:
                     write_json(folder / BEST_FILE, best)
-                write_card(folder, self.folder / name, self._card())
+                write_card(folder, self.folder / name, self._card(best))
                 checkpoint.keep_other_files(self.folder / name, folder)
-            self.log.saved(self.step, self.folder / name)
         self.accelerator.wait_for_everyone()
 
     def _save_last(self) -> None:
@@ -288,10 +294,11 @@ class PolicyTrainer(BaseTrainer):
         self.save_average(lambda folder: self._save_policy(folder.name))
         self._save_policy("final")
 
-    def _card(self) -> str:
+    def _card(self, best: dict | None) -> str:
         """The policy's README.md."""
+        step = self.step if best is None else best["step"]
         is_causal = not cast(PreTrainedModel, self.policy.model).config.is_encoder_decoder
-        return policy_card(self.config, command_line(), self.dev_columns, self.step, is_causal)
+        return policy_card(self.config, command_line(), self.dev_columns, step, is_causal)
 
 
 # ---- the start of a run --------------------------------------------------------------------------

@@ -282,6 +282,15 @@ class OnPolicyTrainer(PolicyTrainer):
         with stop_together(self.accelerator):
             self.sampler.begin(self.policy, *self.policy.encode(prompts), *draw)
 
+    def sample_again(self) -> None:
+        """Sample this step's responses from the current weights, if others had begun them."""
+        if not self.sampler.samples_ahead:
+            return
+        with seeded(*self.seed_of_step):
+            self.publish_weights()
+            self._begin_sampling(self.step)
+            self.wait_for_sampler()
+
     def wait_for_sampler(self) -> None:
         """Wait for the responses that `sample_ahead` has begun."""
         if self.sampler.samples_ahead:
@@ -477,7 +486,10 @@ class OnPolicyTrainer(PolicyTrainer):
         from fgrlhf.ptx import read_demonstrations  # only the runs that have some load it
 
         train = self.config.train
-        rows_per_step = self.episodes_per_step // train.n_minibatches
+        samples = (
+            self.config.algorithm.trained_samples or self.config.env.train_num_samples_per_input
+        )
+        rows_per_step = self.prompts_per_step * samples // train.n_minibatches
         steps_per_update = update.epochs(self.algorithm, train) * train.n_minibatches
         return read_demonstrations(self.config, self.policy, rows_per_step, steps_per_update)
 
@@ -542,7 +554,8 @@ class OnPolicyTrainer(PolicyTrainer):
         if self.entropy.target is None:
             return {}
         used = {"entropy_coef": self.entropy.coef}
-        self.entropy.update(update_metrics["entropy"])
+        if self.step >= self.config.train.n_critic_warmup_steps:  # the policy learns
+            self.entropy.update(update_metrics["entropy"])
         return used
 
     def _adapt_temperature(self, reward_std: float) -> dict[str, float]:

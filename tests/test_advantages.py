@@ -8,6 +8,7 @@ from rl_helpers import lengths_mask
 from fgrlhf.algorithms.advantages import (
     gae,
     group_mean,
+    group_normalized,
     group_spread,
     group_std,
     group_sum,
@@ -142,6 +143,17 @@ def test_the_spread_of_whole_responses_is_their_standard_deviation():
     torch.testing.assert_close(spread_B, group_std(RETURNS, GROUPS))
     noise_BT = 1e-7 * centred_BT
     assert group_spread(noise_BT, rewards_BT, mask_BT, GROUPS).max() == 0
+
+
+@pytest.mark.parametrize("B", [4, 4096])
+def test_the_spread_of_a_large_batch_is_no_rounding_error(B):
+    """Rounding is relative to the sum over a response, however many responses there are."""
+    mask_BT, one = torch.ones(B, 1), torch.zeros(B, dtype=torch.long)
+    rewards_BT = 3000 + (torch.arange(B) % 2 - 0.5)[:, None]
+    centred_BT = rewards_BT - 3000
+    result = group_normalized(centred_BT, rewards_BT, mask_BT, one)
+    assert result.abs().min() > 0.8
+    assert group_normalized(1e-4 * centred_BT, rewards_BT, mask_BT, one).abs().max() == 0
 
 
 def test_leave_one_out_is_the_group_mean_made_larger():

@@ -25,6 +25,7 @@ from fgrlhf.algorithms.config import (
 )
 from fgrlhf.algorithms.gpg import GPG, gpg_scale
 from fgrlhf.algorithms.grpo import GRPO
+from fgrlhf.algorithms.metrics import learned_mask, response_weights
 from fgrlhf.algorithms.protocol import check_returned
 from fgrlhf.algorithms.registry import ALGORITHMS, algorithm_class, import_algorithm
 from fgrlhf.algorithms.reinforce import Reinforce, reinforce_advantages
@@ -242,6 +243,22 @@ def test_gpg_counts_prompts_whose_segments_differ():
     result = GPG(GPGConfig()).advantages(old, rewards.total_BT, rewards)
     torch.testing.assert_close(result.advantages_BT[:2], 2 * expected.advantages_BT)
     assert result.advantages_BT[2:].abs().max() == 0
+
+
+@pytest.mark.parametrize("credit", ["response", "segment"])
+@pytest.mark.parametrize("kind", ["token", "response", "constant"])
+def test_gpg_does_not_make_up_twice_for_prompts_that_are_left_out(credit, kind):
+    """The loss is as large with `leave_out: [equal]` as without it."""
+    old, rewards = dense([1.0], [0.0], [1.0], [1.0])
+    old = replace(old, group_B=torch.tensor([0, 0, 1, 1]))
+    sums = []
+    for leave_out in ([], ["equal"]):
+        algorithm = GPG(GPGConfig(credit=credit, loss={"type": kind, "leave_out": leave_out}))
+        result = algorithm.advantages(old, rewards.total_BT, rewards)
+        mask_BT = learned_mask(leave_out, result, old)
+        weights_B = response_weights(kind, mask_BT.sum(1), 3)
+        sums.append(float((weights_B[:, None] * mask_BT * result.advantages_BT.abs()).sum()))
+    assert sums[0] == pytest.approx(sums[1]) and sums[0] > 0
 
 
 def test_reinforce_by_hand():

@@ -2,11 +2,13 @@
 
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
 import torch
 from rl_helpers import CountWord, config, metrics, trainer
+from tqdm import tqdm
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.configs.strict import validate
@@ -183,11 +185,17 @@ def test_monitors_are_read():
         ({"on": []}, "on: "),
         ({"on": ["kl < 1"]}, r"on\[0\]: `kl < 1` is neither"),
         ({"on": ["truth"], "kl": 0.0}, "kl_coef=2 multiplies algorithm.kl.coef, which is 0"),
+        ({"on": ["truth"], "name": "online_dpo"}, "which online_dpo reads only in the loss: set"),
+        ({"on": ["truth"], "name": "sdpo"}, "the run has no reward: give a bound, as in `truth >="),
         ({"on": ["truth"], "save": 3}, "leave out train.save_every_steps=3, or set evaluation"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(changes, message, tmp_path):
     settings: dict = {"train__guard": {"on": changes["on"]}}
+    if "name" in changes:
+        settings["algorithm"] = {"name": changes["name"]}
+    if changes.get("name") == "sdpo":
+        settings |= {"reward": {}, "evaluation__metric": "rougeLsum"}
     if "kl" in changes:
         settings["algorithm__kl__coef"] = changes["kl"]
     if "save" in changes:
@@ -328,6 +336,37 @@ def test_without_restore_the_run_goes_on_from_where_it_is(tmp_path):
     assert made.guard and made.guard.alarms > 0 == (never.guard and never.guard.alarms)
     for name, tensor in made.actor_critic.state_dict().items():
         assert torch.equal(tensor, never.actor_critic.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_best_is_written_again_from_its_checkpoint(kept, uninterrupted, tmp_path, capsys):
+    """The folder is missing, or holds a policy that the run saved after the checkpoint."""
+    initial, whole, straight = uninterrupted
+    hacked_run(tmp_path, initial, until=6, tries=20)
+    best = json.loads((tmp_path / "best" / "best.json").read_text())
+    weights = (tmp_path / "best" / "model.safetensors").read_bytes()
+    if kept:
+        later = {**best, "step": 8, "value": best["value"] + 1}
+        (tmp_path / "best" / "best.json").write_text(json.dumps(later))
+    else:
+        shutil.rmtree(tmp_path / "best")
+    capsys.readouterr()
+    resumed = hacked_run(tmp_path, initial, until=6, tries=20)
+    assert f"best policy so far: step {best['step']} again" in capsys.readouterr().out
+    assert resumed.best == best
+    assert json.loads((tmp_path / "best" / "best.json").read_text()) == best
+    assert (tmp_path / "best" / "model.safetensors").read_bytes() == weights
+    resumed.train()
+    assert metrics(tmp_path) == metrics(whole) and resumed.best == straight.best
+
+
+def test_steps_of_the_policy_that_is_given_up_do_not_count(tmp_path):
+    made = hacked_run(tmp_path, initial_weights(), until=2, peak=9, tries=20)
+    made.high_kl_count = 4
+    assert made.guard is not None
+    made.guard.alarm = "truth fell"
+    made.guard.act(made, tqdm(disable=True))
+    assert made.high_kl_count == 0
 
 
 def test_a_damaged_best_policy_is_an_error(tmp_path):

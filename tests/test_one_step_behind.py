@@ -193,6 +193,24 @@ def test_evaluations_change_neither_the_training_nor_the_requests(fake, whole, t
     assert len(fake.requests) == 4 * PER_STEP
 
 
+def test_a_restored_policy_samples_its_own_responses(fake, tmp_path):
+    """What another policy has begun to sample is replaced, as the guard needs it."""
+    cfg = config(tmp_path / "run", train__total_episodes=32, sampler=behind(fake))
+    running = trainer(cfg, kind="gpt2")
+    running.train(until=2)
+    of_others = dict(running.sampler.pending)
+    with torch.no_grad():
+        for parameter in running.actor_critic.policy.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    running.sample_again()
+    pending = running.sampler.pending
+    assert pending.keys() == of_others.keys()
+    assert any(not torch.equal(pending[key][1], of_others[key][1]) for key in pending)
+    with seeded(*running.seed_of_step):
+        rollout, _ = running.collect_and_score()
+    assert running.sampler.gap_metrics(rollout, 2)["sampler/gap"] < 1e-4
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])
 def test_one_process_continues_a_run_of_two(strategy, fake, tmp_path):

@@ -94,6 +94,14 @@ def test_every_pass_over_the_optimiser_steps_has_all_demonstrations(tmp_path):
     assert len({tuple(ids[start : start + 3]) for start in range(0, len(ids), 3)}) > 1
 
 
+def test_online_dpo_reads_as_many_as_its_pairs_have_responses(tmp_path):
+    run = trainer(
+        settings(tmp_path, algorithm__name="online_dpo", env__train_num_samples_per_input=4)
+    )
+    assert run.demonstrations is not None
+    assert len(run.demonstrations.order.of_step(0)) == 2 * 4 // 2  # 4 prompts, 2 minibatches
+
+
 @pytest.mark.parametrize("kind, algorithm", [("t5", "ppo"), ("gpt2", "grpo")])
 def test_two_halves_are_one_whole(kind, algorithm, tmp_path):
     changes = {"algorithm__name": algorithm, "evaluation__every_steps": 3}

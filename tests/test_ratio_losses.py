@@ -336,6 +336,13 @@ def test_an_adapted_entropy_coefficient_is_logged_and_resumed(tmp_path):
     assert run.entropy.coef == 0.25 * run.step
 
 
+def test_the_entropy_coefficient_waits_for_the_policy(tmp_path):
+    changes = {"algorithm__entropy": {"coef": 0.25, "target": 100.0}}
+    trainer(config(tmp_path, train__n_critic_warmup_steps=3, **changes)).train(until=6)
+    coefs = [row["entropy_coef"] for row in metrics(tmp_path) if "entropy_coef" in row]
+    assert coefs[:6] == [0.0, 0.0, 0.0, 0.0, 0.25, 0.5]
+
+
 def test_the_sampling_temperature_by_hand():
     temperature = TemperatureController(0.8, target=0.5)
     assert temperature.value == 0.8  # no rewards are known yet

@@ -35,6 +35,14 @@ def begun(tmp_path, kind, **changes):
     return run, rollout, advantages
 
 
+def test_the_average_follows_the_policy(tmp_path):
+    run = make(tmp_path, "trpo", "t5", train__ema=0.5)
+    start = {name: tensor.clone() for name, tensor in run.average.tensors.items()}
+    run.train(until=2)
+    of_policy = [name for name in start if name.startswith("policy")] or list(start)
+    assert any(not torch.equal(run.average.tensors[name], start[name]) for name in of_policy)
+
+
 def step_of(made, rollout, advantages):
     return TrustRegionStep(made.algorithm.config, made, rollout, advantages)
 

@@ -206,8 +206,8 @@ def group_spread(
 
     Args:
       advantages_BT: centred advantages.
-      rewards_BT: the rewards they were computed from. A spread within the rounding error of their
-        sums is returned as 0.
+      rewards_BT: the rewards they were computed from. A spread within the rounding error of the
+        sum over a response is returned as 0.
     """
     check_same_shape(advantages_BT=advantages_BT, rewards_BT=rewards_BT, mask_BT=mask_BT)
     check_shape("group_B", group_B, (len(mask_BT),))
@@ -215,7 +215,7 @@ def group_spread(
     mean_square_B = (advantages_BT**2 * mask_BT).sum(1) / tokens_B
     group_size_B = group_sum(torch.ones_like(mean_square_B), group_B)
     spread_B = (group_sum(mean_square_B, group_B) / (group_size_B - 1).clamp(min=1)).sqrt()
-    size_B = group_sum((rewards_BT.abs() * mask_BT).sum(1), group_B)
+    size_B = group_sum((rewards_BT.abs() * mask_BT).sum(1), group_B) / group_size_B
     has_spread_B = (group_size_B > 1) & (spread_B > ROUNDING * size_B)
     return torch.where(has_spread_B, spread_B, torch.zeros_like(spread_B))
 

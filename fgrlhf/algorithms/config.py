@@ -97,12 +97,18 @@ class AlgorithmConfig(StrictModel):
     kl_part_of: ClassVar[Literal["reward", "loss"]] = "reward"  # for `kl.part_of: null`
     reads_rewards: ClassVar[bool] = True
     loss_type: ClassVar[str | None] = None  # the mean of the loss; None: `loss.type`
+    trained_samples: ClassVar[int | None] = None  # of a prompt that an update reads; None: all
     _unused: tuple[str, ...] = PrivateAttr(())
 
     @property
     def kl_in_loss(self) -> bool:
         """Whether the KL is a term of the loss, and not of the reward."""
         return (self.kl.part_of or self.kl_part_of) == "loss"
+
+    @property
+    def reads_kl_coef(self) -> bool:
+        """Whether the coefficient of the KL changes what is learned."""
+        return self.kl.coef > 0
 
     @property
     def unused(self) -> tuple[str, ...]:
@@ -419,6 +425,11 @@ class OnlineDPOConfig(SamplesConfig):
     credit: ClassVar[str] = "response"  # a pair is one of whole responses
 
     loss_type = "response"  # the mean over pairs, whatever the lengths of their responses
+    trained_samples = 2  # the pair
+
+    @property
+    def reads_kl_coef(self) -> bool:
+        return super().reads_kl_coef and self.kl_in_loss
 
     @property
     def unread_of_loss(self) -> Collection[str]:

@@ -31,5 +31,9 @@ class GPG(GroupRelative):
     ) -> Advantages:
         mask_BT = rollout.response_mask_BT
         centred_BT = self.centred(rollout, penalized_BT, rewards, leave_out=False)
-        spread_B = group_spread(centred_BT, penalized_BT, mask_BT, rollout.group_B)
+        loss = self.config.loss
+        if "equal" in loss.leave_out and loss.type in ("token", "cispo"):
+            return Advantages(centred_BT)  # those without a spread do not count in the mean
+        of_BT = self.summed(centred_BT, penalized_BT)
+        spread_B = group_spread(centred_BT, of_BT, mask_BT, rollout.group_B)
         return Advantages(gpg_scale(spread_B) * centred_BT)

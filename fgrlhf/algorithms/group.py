@@ -65,6 +65,10 @@ class GroupRelative(Algorithm):
             advantages_BT += self._centred(penalty_BT, index_BT, mask_BT, group_B, leave_out)
         return advantages_BT
 
+    def summed(self, centred_BT: Tensor, penalized_BT: Tensor) -> Tensor:
+        """What the centred advantages are sums of, in their unit: see `group_spread`."""
+        return centred_BT if self.config.normalize_aspects == "group" else penalized_BT
+
     def _centred(
         self,
         rewards_BT: Tensor,

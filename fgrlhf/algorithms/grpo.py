@@ -36,4 +36,5 @@ class GRPO(ClippedGroupRelative):
         if self.config.scale == "batch" or self.config.normalize_aspects == "group":
             group_B = torch.zeros_like(group_B)
         mask_BT = rollout.response_mask_BT
-        return Advantages(group_normalized(centred_BT, penalized_BT, mask_BT, group_B))
+        of_BT = self.summed(centred_BT, penalized_BT)
+        return Advantages(group_normalized(centred_BT, of_BT, mask_BT, group_B))

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from fgrlhf.configs.sections import PolicyConfig, Sampling
     from fgrlhf.models.base import Policy
+    from fgrlhf.runs.optimizer import Average
     from fgrlhf.value import ActorCritic
 
 
@@ -118,7 +119,8 @@ class Algorithm(Protocol):
     ) -> dict[str, float]:
         """Train on one step's rollouts; return metrics to log.
 
-        Default: optimiser steps on the loss, over epochs and minibatches.
+        Default: optimiser steps on the loss, over epochs and minibatches. One that does not use
+        them updates `trainer.average`, if there is one, after each of its steps.
         """
         return trainer.gradient_steps(rollout, advantages)
 
@@ -179,6 +181,9 @@ class Trainer(Protocol):
 
     @property
     def accelerator(self) -> "Accelerator": ...
+
+    @property
+    def average(self) -> "Average | None": ...
 
     @property
     def step(self) -> int: ...

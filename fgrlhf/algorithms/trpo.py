@@ -99,6 +99,8 @@ class TRPO(ActorCriticAlgorithm):
         step = TrustRegionStep(self.config, trainer, rollout, advantages)
         only_critic_learns = trainer.step < train.n_critic_warmup_steps
         policy = step.measure() if only_critic_learns else step.take()
+        if trainer.average is not None:
+            trainer.average.update()
         # the critic's learning rate: a step of the policy has none
         critic_lr = trainer.optimizer.param_groups[1]["lr"]
         return mean_of(critic_metrics) | policy | {"lr": critic_lr}

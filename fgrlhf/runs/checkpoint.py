@@ -276,7 +276,7 @@ def load_latest(trainer) -> bool:
         trainer.restore(state)
         has_pending = PENDING in state["sha256"]
         trainer.restore_pending(load_file(str(folder / PENDING)) if has_pending else {})
-        if trainer.has_best_folder:
+        if trainer.has_best_folder and not _best_is_written_again(trainer, folder, state):
             _check_best(trainer)
         if trainer.accelerator.is_main_process:
             # A process that was killed between writing a checkpoint and removing the oldest one
@@ -423,6 +423,26 @@ def _has_its_files(state: dict, folder: Path) -> bool:
     if not all(name in digests for name in FILES):
         return False
     return all(sha256(folder / name) == digest for name, digest in digests.items())
+
+
+def _best_is_written_again(trainer, folder: Path, state: dict) -> bool:
+    """Where the best policy has a checkpoint, write it into best/ again, unless that holds it.
+
+    Args:
+      folder, state: the checkpoint from which the run continues.
+    """
+    best = trainer.best
+    if not trainer.best_is_checkpoint or best is None:
+        return False
+    holds_it = _evaluation_of(trainer.folder / "best", best) == best
+    trainer.accelerator.wait_for_everyone()  # before the first process writes the folder
+    if not holds_it:
+        load_best(trainer)
+        trainer.write_policy("best", best)
+        _load_model(trainer, folder, state)
+        if trainer.accelerator.is_main_process:
+            print(f"note: best/ did not hold the best policy so far: step {best['step']} again")
+    return True
 
 
 def _check_best(trainer) -> None:

@@ -316,12 +316,20 @@ class RLConfig(RunConfig):
         mistakes = []
         for monitor in guard.monitors:
             reason = unwatchable(monitor.metric, monitor.bound, self.evaluation_metrics)
+            if not reason and monitor.bound is None and not self.reward:
+                reason = (
+                    "which must not fall while the reward rises, but the run has no reward: give a"
+                    f" bound, as in `{monitor.metric} >= NUMBER`"
+                )
             if reason:
                 mistakes.append(f"train.guard.on has `{monitor.metric}`, {reason}")
-        if guard.kl_coef > 1 and self.algorithm.kl.coef == 0:
+        if guard.kl_coef > 1 and not self.algorithm.reads_kl_coef:
+            is_zero = self.algorithm.kl.coef == 0
+            fact = "is 0" if is_zero else f"{self.algorithm.name} reads only in the loss"
+            way_out = "a coefficient above 0" if is_zero else "algorithm.kl.part_of=loss"
             mistakes.append(
-                f"train.guard.kl_coef={guard.kl_coef:g} multiplies algorithm.kl.coef, which is 0:"
-                " set train.guard.kl_coef=1, or a coefficient above 0"
+                f"train.guard.kl_coef={guard.kl_coef:g} multiplies algorithm.kl.coef, which {fact}:"
+                f" set train.guard.kl_coef=1, or {way_out}"
             )
         every, save_every = self.evaluation.every_steps, self.train.save_every_steps
         if save_every and (every is None or every % save_every):
