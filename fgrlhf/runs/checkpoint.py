@@ -276,7 +276,7 @@ def load_latest(trainer) -> bool:
         trainer.restore(state)
         has_pending = PENDING in state["sha256"]
         trainer.restore_pending(load_file(str(folder / PENDING)) if has_pending else {})
-        if trainer.has_best_folder and not _best_is_written_again(trainer, folder, state):
+        if trainer.has_best_folder and not _restored_best_folder(trainer, folder, state):
             _check_best(trainer)
         if trainer.accelerator.is_main_process:
             # A process that was killed between writing a checkpoint and removing the oldest one
@@ -425,11 +425,11 @@ def _has_its_files(state: dict, folder: Path) -> bool:
     return all(sha256(folder / name) == digest for name, digest in digests.items())
 
 
-def _best_is_written_again(trainer, folder: Path, state: dict) -> bool:
-    """Where the best policy has a checkpoint, write it into best/ again, unless that holds it.
+def _restored_best_folder(trainer, folder: Path, state: dict) -> bool:
+    """Make best/ hold the best policy, if that has a checkpoint; return whether it has one.
 
     Args:
-      folder, state: the checkpoint from which the run continues.
+      folder, state: the checkpoint from which the run continues, whose weights stay.
     """
     best = trainer.best
     if not trainer.best_is_checkpoint or best is None:
