@@ -258,7 +258,7 @@ class PolicyTrainer(BaseTrainer):
         return ""
 
     def _save_policy(self, name: str, best: dict | None = None) -> None:
-        """`write_policy`, of which callbacks are told."""
+        """Write a policy as `write_policy` does, and tell the callbacks."""
         self.write_policy(name, best)
         if self.accelerator.is_main_process:
             self.log.saved(self.step, self.folder / name)

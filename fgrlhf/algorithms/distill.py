@@ -67,7 +67,7 @@ class FollowsTeacher(Algorithm):
 
     needs_values = False
     reuses_rollouts = False
-    works_divided = True
+    supports_fsdp2 = True
     config: DivergenceConfig
 
     @abstractmethod

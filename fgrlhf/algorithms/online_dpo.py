@@ -69,7 +69,7 @@ class OnlineDPO(GroupRelative):
 
     config_class = OnlineDPOConfig
     reuses_rollouts = True
-    works_divided = True
+    supports_fsdp2 = True
     config: OnlineDPOConfig  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def advantages(

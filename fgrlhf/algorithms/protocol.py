@@ -44,15 +44,15 @@ class Algorithm(Protocol):
       reuses_rollouts: whether its loss is valid for several epochs over one rollout
         (`train.n_ppo_epoch_per_rollout`), because it corrects for the change of the policy; may
         depend on the settings.
-      works_divided: whether a class with hooks (`HOOKS` of the registry) trains a policy that
-        several processes divide (`parallel.strategy: fsdp2`); one without hooks does.
+      supports_fsdp2: whether a class with hooks (`HOOKS` of the registry) can train a policy that
+        is divided among processes (`parallel.strategy: fsdp2`). A class without hooks always can.
       config: its settings, an instance of `config_class`.
     """
 
     config_class: ClassVar[type[AlgorithmConfig]]
     needs_values: ClassVar[bool]
     reuses_rollouts: bool
-    works_divided: ClassVar[bool] = False
+    supports_fsdp2: ClassVar[bool] = False
     config: Any
 
     def __init__(self, config: Any):

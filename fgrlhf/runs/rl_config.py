@@ -499,7 +499,7 @@ class RLConfig(RunConfig):
     def unsupported_by_fsdp2(self) -> Mapping[str, bool]:
         critic = self.model.value_model
         algorithm = algorithm_class(self.algorithm)
-        reads_whole = bool(own_hooks(algorithm)) and not algorithm.works_divided
+        reads_whole = bool(own_hooks(algorithm)) and not algorithm.supports_fsdp2
         return {
             **super().unsupported_by_fsdp2(),
             "model.value_model.train_top_layers": bool(critic.train_top_layers),

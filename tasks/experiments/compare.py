@@ -7,8 +7,8 @@
 score. `dpo` (preferences), `dpo-ipo` and so on (preferences with that loss), `fine-grained-dpo`
 (corrected over predicted answers), `span-kto` (the marks of prediction 1), `span-kto-dpo`
 (preferences and these marks) and `corrected-sft` train on the feedback file for the number of steps
-in their YAML. `grpo-cispo` and the other choices of mini_compare_config.yml are such a run with the
-changes that the file has for this name. Policies, questions and reward models are those of
+in their YAML. mini_compare_config.yml adds choices: `grpo-cispo` is the run `grpo` with the changes
+that the file has for this name. Policies, questions and reward models are those of
 `make demo`. Writes compare/summary.json and compare/index.html; run it again to continue or to add
 runs. `fgrlhf compare` does the same for any task and any configs.
 """
@@ -87,7 +87,7 @@ class CompareStudySettings(qa.BaseSettings):
 
 
 def choices() -> dict[str, str]:
-    """The names that only mini_compare_config.yml has: {grpo-cispo: grpo}, a run with changes."""
+    """The runs that only mini_compare_config.yml has, and which run each changes: {new: old}."""
     found = {}
     for name in read_config(TUNED):
         runs = [run for run in NAMES if name.startswith(f"{run}-")]
