@@ -130,12 +130,13 @@ class Guard:
         Raises:
           UserError: a monitored metric is neither one of dev nor one of a step.
         """
-        for monitor in self.settings.monitors:
-            name = monitor.metric
+        monitors = self.settings.monitors
+        for name in {monitor.metric for monitor in monitors}:
             if self._dev_names is not None and name not in (*self._dev_names, *metrics):
                 raise self._unknown(name, [*self._dev_names, *metrics])
+        for name in {monitor.metric for monitor in monitors if monitor.bound is not None}:
             value = metrics.get(name, math.nan)
-            if monitor.bound is not None and math.isfinite(value):
+            if math.isfinite(value):
                 self._steps[name] = [*self._steps.get(name, []), value][-STEPS:]
 
     @staticmethod
@@ -155,9 +156,9 @@ class Guard:
           best: the step of the best policy so far.
 
         Returns:
-          Columns for the log: `guard/<metric>`, half intervals beyond what is allowed (an alarm is
-          more than FALL); `guard_alarms`, with this one; and, if a policy is restored,
-          `guard_restored`, its step.
+          Columns for the log: `guard/<metric>`, half intervals beyond what is allowed, the most of
+          its monitors (an alarm is more than FALL); `guard_alarms`, with this one; and, if a policy
+          is restored, `guard_restored`, its step.
 
         Raises:
           UserError: a metric is not computed, dev has too few prompts for intervals, or the first
@@ -171,8 +172,9 @@ class Guard:
         reasons = {}
         for monitor in self.settings.monitors:
             judged = self._judged(monitor, step, results, rows)
-            if judged is not None:
-                columns[f"guard/{monitor.metric}"], reasons[monitor.metric] = judged
+            column = f"guard/{monitor.metric}"
+            if judged is not None and judged[0] >= columns.get(column, 0.0):
+                columns[column], reasons[monitor.metric] = judged
         # the monitor that is furthest beyond what is allowed gives the reason
         most = max(columns, key=columns.__getitem__, default=None)
         self.alarm = self.doubt = ""
@@ -257,7 +259,7 @@ class Guard:
                     f"train.guard: {self.alarm}, and no evaluated policy is sound, so there is none"
                     " to go on from. Weaken train.guard.on, or start a new run with other settings"
                 )
-            checkpoint.load_best(trainer)
+            trainer.restore_adapted(checkpoint.load_best(trainer))
             self._steps = {}  # of the policy that is given up
             trainer.high_kl_count = 0
             done.append(f"back to the policy of step {trainer.best['step']}")

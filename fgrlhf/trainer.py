@@ -508,15 +508,19 @@ class OnPolicyTrainer(PolicyTrainer):
     def restore(self, state: dict) -> None:
         super().restore(state)
         self.kl.coef = state["kl_coef"]
+        self.high_kl_count = state["high_kl_count"]
+        self.restore_adapted(state)
+        if self.guard is not None:
+            self.guard.restore(state["guard"])
+
+    def restore_adapted(self, state: dict) -> None:
+        """Restore what adapted to the policy of a checkpoint; a guard keeps the KL coefficient."""
         spreads = state.get("spreads", {})
         self.spreads = {name: RunningSpread(**spread) for name, spread in spreads.items()}
         self.entropy.alpha = state.get("entropy_alpha", 0.0)
         self.entropy.coef = state.get("entropy_coef", self.entropy.coef)
         self.temperature.value = state.get("temperature", self.temperature.value)
-        self.high_kl_count = state["high_kl_count"]
         self.reward_weights.multipliers = state.get("multipliers", {})
-        if self.guard is not None:
-            self.guard.restore(state["guard"])
 
     def pending_tensors(self) -> dict[str, Tensor]:
         if not self.sampler.samples_ahead:

@@ -17,7 +17,7 @@ from fgrlhf.guard import FALL, MOST, Guard, fall
 from fgrlhf.metrics.config import GuardConfig, MetricConfig, Monitor
 from fgrlhf.metrics.summary import summarize
 from fgrlhf.paired_stats import paired_interval
-from fgrlhf.reward import CombinedReward
+from fgrlhf.reward import CombinedReward, RunningSpread
 from fgrlhf.runs import checkpoint
 from fgrlhf.stats import Interval, mean_interval
 
@@ -108,6 +108,26 @@ def test_bounds_of_dev_and_of_steps():
     figure = mean_interval([0.0, 0.1, 0.2, 0.1, 0.2, 0.1, 0.2, 0.1, 0.2, 0.1], may_be_share=False)
     assert columns["guard/entropy"] == pytest.approx(fall(figure, 0.5)) and guard.alarm
     assert columns["guard/length"] == 0
+
+
+def test_two_monitors_of_one_metric_are_both_watched():
+    """Each may raise the alarm, in any order, and a step counts once for both of them."""
+    lengths = np.array([39.0, 41, 40, 42, 38] * 4)
+    both = ("length >= 30", "length <= 50", "length")
+    for monitors in (both, both[::-1]):
+        for change in (-12, 12):
+            guard = guard_on(*monitors)
+            guard.judge(0, results_of(length=lengths, reward=np.zeros(20)), None)
+            columns = guard.judge(5, results_of(length=lengths + change, reward=np.zeros(20)), None)
+            bound = both[change > 0]
+            assert columns["guard/length"] > FALL
+            assert guard.alarm == f"length is {40 + change}, beyond `{bound}`"
+    guard = guard_on("entropy >= 0.5", "entropy <= 2")
+    for _ in range(9):
+        guard.see_step({"entropy": 0.1})
+    assert "guard/entropy" not in guard.judge(9, results_of(reward=np.zeros(20)), None)
+    guard.see_step({"entropy": 0.1})
+    assert guard.judge(10, results_of(reward=np.zeros(20)), None)["guard/entropy"] > FALL
 
 
 def test_what_cannot_be_judged_is_refused():
@@ -363,10 +383,17 @@ def test_best_is_written_again_from_its_checkpoint(kept, uninterrupted, tmp_path
 def test_steps_of_the_policy_that_is_given_up_do_not_count(tmp_path):
     made = hacked_run(tmp_path, initial_weights(), until=2, peak=9, tries=20)
     made.high_kl_count = 4
+    of_best = json.loads((tmp_path / "checkpoints" / "step-2" / "state.json").read_text())
+    made.spreads = {"cat": RunningSpread(9, 9.0, 9.0)}
+    made.temperature.value = made.entropy.alpha = made.entropy.coef = 9.0
+    made.reward_weights.multipliers = {"cat": 9.0}
     assert made.guard is not None
     made.guard.alarm = "truth fell"
     made.guard.act(made, tqdm(disable=True))
     assert made.high_kl_count == 0
+    state = made.progress()
+    for key in ("spreads", "temperature", "entropy_alpha", "entropy_coef", "multipliers"):
+        assert state[key] == of_best[key], key
 
 
 def test_a_damaged_best_policy_is_an_error(tmp_path):

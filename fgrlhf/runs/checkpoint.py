@@ -195,8 +195,10 @@ def load_best_weights(trainer) -> None:
     trainer.accelerator.wait_for_everyone()  # before the first process removes the folder
 
 
-def load_best(trainer) -> None:
-    """Load the weights and the optimiser of the best checkpoint. Every process calls it.
+def load_best(trainer) -> dict:
+    """Load the weights and the optimiser of the best checkpoint, and return the rest of its state.
+
+    Every process calls it.
 
     Raises:
       UserError: the checkpoint is damaged.
@@ -209,6 +211,7 @@ def load_best(trainer) -> None:
             " from it. Start a new run with another logging.save_dir"
         )
     _load_model(trainer, folder, state)
+    return state
 
 
 def _load_model(trainer, folder: Path, state: dict) -> None:

@@ -26,6 +26,7 @@ STUDIES = {
     "active": "uncertainty against random choice of the answers to judge",
     "noisy_annotators": "weighted against plain majorities, with one noisy annotator",
     "hole": "a hole in the feedback, for one reward model and for an ensemble",
+    "hacks": "ten rewards that can be exploited, and the guard that should notice",
     "real_feedback": "every stage on people's feedback, with a pretrained language model",
 }
 
