@@ -8,8 +8,9 @@ import torch
 from fgrlhf.base.errors import UserError
 from fgrlhf.configs.strict import validate
 from fgrlhf.reward_models.scoring import SegmentLabels
+from fgrlhf.rewards.attribution import growing_texts
 from fgrlhf.rewards.build import build_aspects
-from fgrlhf.rewards.scored import ScorerReward, growing_texts
+from fgrlhf.rewards.scored import ScorerReward
 from fgrlhf.scorers.base import RewardContext, score_texts
 from fgrlhf.scorers.linear import fit_linear_scorer
 from fgrlhf.scorers.models import Standardized, WithoutError

@@ -35,7 +35,8 @@ def _sha256(value: str) -> str:
 
 
 Sha256 = Annotated[str, AfterValidator(_sha256)]
-Reads = Literal["segment", "prefix", "increment"]  # of a response: READS_HELP in kinds.py
+# of a response: attribution.py, and READS_HELP in kinds.py
+Reads = Literal["segment", "prefix", "increment", "without", "shapley"]
 
 
 class WeightSchedule(StrictModel):

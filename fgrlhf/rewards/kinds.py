@@ -46,8 +46,9 @@ if TYPE_CHECKING:
     from fgrlhf.reward_models.scoring import SegmentScorer
 
 READS_HELP = (
-    "segment: each segment by itself; prefix: the response up to its end; increment: how much the"
-    " segment changes the score of the response so far"
+    "segment: each segment by itself; prefix: the response up to its end; its part of the score of"
+    " the whole: increment, what it adds to the response so far; without, what the whole loses"
+    " without it; shapley, what it adds on average over all orders"
 )
 NOT_DIVIDED = f"it is read with a level of {', '.join(DIVIDED_LEVELS)} only: leave it out"
 Label = Annotated[str, Field(min_length=1)]
@@ -274,8 +275,8 @@ class SequenceScorer(SequenceModel):
 class Score(DividesText):
     """The score of each segment by any scorer of texts: scale * (score - threshold).
 
-    With `reads: increment`, the values of a response add up to the score of the whole minus that of
-    the empty text, times scale.
+    With `reads: increment` or `shapley`, the values of a response add up to the score of the whole
+    minus that of the empty text, times scale.
     """
 
     kind: Literal["score"] = "score"

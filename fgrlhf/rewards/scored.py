@@ -5,7 +5,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice, pairwise
+from itertools import islice
 from typing import Any
 
 from fgrlhf.base.errors import UserError, shorten
@@ -18,6 +18,7 @@ from fgrlhf.reward_utils import (
     Span,
     load_segmenter,
 )
+from fgrlhf.rewards.attribution import READINGS
 from fgrlhf.rewards.kind import Reads
 from fgrlhf.scorers.base import TextScorer, score_texts
 from fgrlhf.text_types import Prompt, ResponseTokens, SegmentScore
@@ -46,12 +47,10 @@ def on_segment(span: Span, level: Level, value: float, label: str) -> SegmentSco
 class ScorerReward:
     """A value for each segment y_1, ..., y_J of a response y, from a scorer s of texts.
 
-        r_j = scale * (s(y_j) - threshold)                                  reads: segment
-        r_j = scale * (s(y_1..j) - threshold)                               reads: prefix
-        r_j = scale * (s(y_1..j) - s(y_1..j-1) - threshold)                 reads: increment
+        r_j = scale * (s_j - threshold)
 
-    y_1..j is the response up to the end of segment j, and y_1..0 the empty text. The sum of
-    increments telescopes, with threshold 0:
+    s_j is the score of the segment, or its part of the score of the whole (attribution.py). The sum
+    of increments and of Shapley values is, with threshold 0,
 
         sum_j r_j = scale * (s(y) - s(empty))
 
@@ -80,6 +79,7 @@ class ScorerReward:
         self.scorer = scorer
         self.level: Level = level
         self.reads: Reads = reads
+        self.reading = READINGS[reads]
         self.scale = scale
         self.threshold = threshold
         self.segmenter = load_segmenter(segmenter)
@@ -100,7 +100,8 @@ class ScorerReward:
             scores_of_texts = self._scored(prompts, texts, spans_of_texts)
         results = []
         for spans, scores in zip(spans_of_texts, scores_of_texts):
-            results.append([self._value(*pair) for pair in zip(spans, self._with_change(scores))])
+            parts = self.reading.parts(scores, len(spans))
+            results.append([self._value(*pair) for pair in zip(spans, parts, strict=True)])
         return results
 
     def _scored(
@@ -114,29 +115,16 @@ class ScorerReward:
         read_prompts = []
         read_texts = []
         for prompt, text, spans in zip(prompts, texts, spans_of_texts, strict=True):
-            read = self._texts_read(text, spans)
+            read = self.reading.texts(text, spans)
             counts.append(len(read))
             read_prompts += [prompt] * len(read)
             read_texts += read
         scores = iter(score_texts(self.scorer, read_prompts, read_texts))
         return [list(islice(scores, count)) for count in counts]
 
-    def _texts_read(self, text: str, spans: Sequence[Span]) -> list[str]:
-        if self.reads == "segment":
-            return [text[start:end] for start, end in spans]
-        if self.reads == "prefix":
-            return [text[:end] for _, end in spans]
-        return growing_texts(text, [end for _, end in spans])
-
-    def _with_change(self, scores: Sequence[float]) -> list[tuple[float, float]]:
-        """Each segment's score, and what of it counts: all, or how much it has changed."""
-        if self.reads == "increment":
-            return [(after, after - before) for before, after in pairwise(scores)]
-        return [(score, score) for score in scores]
-
-    def _value(self, span: Span, score_and_change: tuple[float, float]) -> SegmentScore:
-        score, change = score_and_change
-        value = self.scale * (change - self.threshold)
+    def _value(self, span: Span, score_and_part: tuple[float, float]) -> SegmentScore:
+        score, part = score_and_part
+        value = self.scale * (part - self.threshold)
         return on_segment(span, self.level, value, f"{score:.3g}")
 
 
@@ -320,14 +308,3 @@ def _scored_together(
     for place, numbers in zip(asked, scores, strict=True):
         results[place] = list(numbers)
     return results
-
-
-def growing_texts(text: str, ends: Sequence[int]) -> list[str]:
-    """The empty text, then `text` up to each end; the last one is the whole text. [] without ends.
-
-    >>> growing_texts("A b. C d. ", [4, 9])
-    ['', 'A b.', 'A b. C d. ']
-    """
-    if not ends:
-        return []
-    return ["", *(text[:end] for end in ends[:-1]), text]

@@ -27,6 +27,7 @@ STUDIES = {
     "noisy_annotators": "weighted against plain majorities, with one noisy annotator",
     "hole": "a hole in the feedback, for one reward model and for an ensemble",
     "hacks": "ten rewards that can be exploited, and the guard that should notice",
+    "credit": "signals that divide one score over the parts of an answer",
     "real_feedback": "every stage on people's feedback, with a pretrained language model",
 }
 

@@ -1,0 +1,99 @@
+"""The study of credit: its measures by hand and by brute force, and the configs of its runs."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from tiny import policy
+
+from fgrlhf.configs.strict import load_config
+from fgrlhf.load import load_task
+from fgrlhf.rewards.scored import ScorerReward
+from fgrlhf.task_config import rl_config
+from fgrlhf.text_types import Prompt, SegmentScore
+from tasks.experiments.credit import (
+    RL,
+    SIGNALS,
+    CreditSettings,
+    ImpliedReward,
+    agreement,
+    kendall,
+    on_parts,
+    rewards,
+)
+
+
+def tau_of_pairs(a, b):
+    """Tau-b from all pairs."""
+
+    def sign(x, y):
+        return (x > y) - (x < y)
+
+    total = of_a = of_b = 0
+    for i, j in combinations(range(len(a)), 2):
+        total += sign(a[i], a[j]) * sign(b[i], b[j])
+        of_a += a[i] != a[j]
+        of_b += b[i] != b[j]
+    return total / (of_a * of_b) ** 0.5 if of_a and of_b else None
+
+
+def test_kendalls_tau():
+    assert kendall([1, 2, 3], [5, 6, 9]) == 1 and kendall([1, 2, 3], [9, 6, 5]) == -1
+    assert kendall([1, 2, 2], [1, 3, 2]) == pytest.approx(2 / 6**0.5)
+    assert kendall([1, 1], [1, 2]) is None and kendall([], []) is None
+    r = np.random.default_rng(0)
+    for _ in range(50):
+        a, b = r.integers(0, 4, 7).tolist(), r.integers(0, 4, 7).tolist()
+        assert kendall(a, b) == pytest.approx(tau_of_pairs(a, b))
+
+
+def test_a_part_has_the_value_of_the_segment_in_which_it_ends():
+    parts = [(0, 4), (5, 9), (10, 14)]
+    sentences = [SegmentScore(0, 9, 2.0, ""), SegmentScore(10, 14, 3.0, "")]
+    assert on_parts(sentences, parts) == [2, 2, 3]
+    assert on_parts([SegmentScore(0, None, 0.5, "")], parts) == [0.5] * 3
+    assert on_parts(sentences[:1], parts) == [2, 2, 0]
+
+
+def test_agreement_by_hand():
+    right = [[True, False], [True, True, False]]
+    parts = [[0.5, 0.0], [0.25, 0.5, -0.25]]
+    found = agreement([[1.0, 0.0], [0.0, 2.0, 0.5]], right, parts)
+    assert found["answers"] == [2, 2, 2]
+    assert found["within"]["mean"] == pytest.approx((1 + 0.5) / 2)
+    assert found["tau"]["mean"] == pytest.approx((1 + 1 / 3) / 2)
+    constant = agreement([[1.0, 1.0], [0.0, 0.0, 0.0]], right, parts)
+    assert constant["within"]["mean"] == 0.5 and constant["tau"]["mean"] == 0
+    assert agreement(parts, right, parts)["tau"]["mean"] == 1
+
+
+def test_the_implied_reward_is_the_difference_of_two_policies(tmp_path):
+    """Its increments are the log-ratios of the sub-sentences; two equal policies have none."""
+    reference, trained = tmp_path / "reference", tmp_path / "trained"
+    made = policy("t5")
+    made.save(reference)
+    for parameter in made.parameters():
+        parameter.data *= 1.25
+    made.save(trained)
+    prompts, texts = [Prompt("0", "a b"), Prompt("1", "b")], ["a b. a", ""]
+    assert ImpliedReward(str(reference), str(reference)).score(prompts, texts) == [0, 0]
+    implied = ImpliedReward(str(trained), str(reference))
+    whole, empty = implied.score(prompts, texts)
+    back = ImpliedReward(str(reference), str(trained)).score(prompts, texts)
+    assert whole != 0 and empty == 0 and back[0] == pytest.approx(-whole)
+    dense = ScorerReward(implied, "sentence", "increment")
+    (scores,) = dense.segment_scores(prompts[:1], texts[:1])
+    assert sum(score.value for score in scores) == pytest.approx(whole)
+
+
+def test_every_signal_has_a_config_that_is_accepted(tmp_path, monkeypatch):
+    for name in ("OUTPUT_DIR", "DATA_DIR"):
+        monkeypatch.setenv(name, str(tmp_path))
+    settings = CreditSettings(base_dir=str(tmp_path), output_dir=str(tmp_path / "out"))
+    schema = rl_config(load_task("qa_feedback"))
+    assert set(settings.trained) <= set(SIGNALS)
+    for names in ([name] for name in SIGNALS), [list(SIGNALS)]:
+        for signals in names:
+            given = [rewards(settings, signals), "logging.save_dir=out"]
+            config = load_config(schema, RL, given)
+            assert len(config.reward) == len(signals) + ("marks" in signals)
