@@ -4,18 +4,15 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from tiny import policy
 
 from fgrlhf.configs.strict import load_config
 from fgrlhf.load import load_task
-from fgrlhf.rewards.scored import ScorerReward
 from fgrlhf.task_config import rl_config
-from fgrlhf.text_types import Prompt, SegmentScore
+from fgrlhf.text_types import SegmentScore
 from tasks.experiments.credit import (
     RL,
     SIGNALS,
     CreditSettings,
-    ImpliedReward,
     agreement,
     kendall,
     on_parts,
@@ -65,25 +62,6 @@ def test_agreement_by_hand():
     constant = agreement([[1.0, 1.0], [0.0, 0.0, 0.0]], right, parts)
     assert constant["within"]["mean"] == 0.5 and constant["tau"]["mean"] == 0
     assert agreement(parts, right, parts)["tau"]["mean"] == 1
-
-
-def test_the_implied_reward_is_the_difference_of_two_policies(tmp_path):
-    """Its increments are the log-ratios of the sub-sentences; two equal policies have none."""
-    reference, trained = tmp_path / "reference", tmp_path / "trained"
-    made = policy("t5")
-    made.save(reference)
-    for parameter in made.parameters():
-        parameter.data *= 1.25
-    made.save(trained)
-    prompts, texts = [Prompt("0", "a b"), Prompt("1", "b")], ["a b. a", ""]
-    assert ImpliedReward(str(reference), str(reference)).score(prompts, texts) == [0, 0]
-    implied = ImpliedReward(str(trained), str(reference))
-    whole, empty = implied.score(prompts, texts)
-    back = ImpliedReward(str(reference), str(trained)).score(prompts, texts)
-    assert whole != 0 and empty == 0 and back[0] == pytest.approx(-whole)
-    dense = ScorerReward(implied, "sentence", "increment")
-    (scores,) = dense.segment_scores(prompts[:1], texts[:1])
-    assert sum(score.value for score in scores) == pytest.approx(whole)
 
 
 def test_every_signal_has_a_config_that_is_accepted(tmp_path, monkeypatch):

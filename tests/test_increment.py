@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
+from tiny import policy
 
 from fgrlhf.base.errors import UserError
 from fgrlhf.configs.strict import validate
@@ -12,6 +13,7 @@ from fgrlhf.rewards.attribution import growing_texts
 from fgrlhf.rewards.build import build_aspects
 from fgrlhf.rewards.scored import ScorerReward
 from fgrlhf.scorers.base import RewardContext, score_texts
+from fgrlhf.scorers.likelihood import Likelihood
 from fgrlhf.scorers.linear import fit_linear_scorer
 from fgrlhf.scorers.models import Standardized, WithoutError
 from fgrlhf.task import Task
@@ -136,6 +138,33 @@ def test_growing_texts():
     assert growing_texts("", []) == []
 
 
+@pytest.mark.parametrize("kind", ["t5", "gpt2"])
+def test_the_implied_reward_of_a_policy(kind, tmp_path):
+    """Its increments add up to the log-ratio of the response; equal policies have none."""
+    reference, trained = str(tmp_path / "reference"), str(tmp_path / "trained")
+    made = policy(kind)
+    made.save(reference)
+    for parameter in made.parameters():
+        parameter.data *= 1.25
+    made.save(trained)
+    text = "A b. A a."
+
+    def reward(ckpt, before, level="sentence"):
+        scorer = {"kind": "implied", "ckpt": ckpt, "reference": before}
+        return built(scorer=scorer, level=level).segment_scores(PROMPTS, [text, ""])
+
+    (same, _), (parts, blank) = reward(reference, reference), reward(trained, reference)
+    assert [part.value for part in same] == [0, 0] and blank == []
+    ((whole,), _), ((back,), _) = (
+        reward(*pair, "whole") for pair in ((trained, reference), (reference, trained))
+    )
+    assert whole.value != 0 and back.value == pytest.approx(-whole.value)
+    assert sum(part.value for part in parts) == pytest.approx(whole.value)
+    both = [Likelihood(name, "test", "cpu", "fp32") for name in (trained, reference)]
+    (now, count), (before, _) = (of.logprobs(PROMPTS[:1], [text])[0] or (0, 0) for of in both)
+    assert whole.value == pytest.approx(now - before) and count > 1
+
+
 # ---- calls ---------------------------------------------------------------------------------------
 
 
@@ -216,9 +245,8 @@ def test_mistakes_are_named():
     text = refused(scorer={"kind": "linear", "ckpt": "x", "label": "y"})
     assert "reward.a.scorer.label: unknown key" in text
     text = refused(scorer={"ckpt": "x"})
-    assert (
-        "reward.a.scorer.kind: missing; known: bertscore, classifier, judge, linear, python" in text
-    )
+    known = "bertscore, classifier, implied, judge, linear, python"
+    assert f"reward.a.scorer.kind: missing; known: {known}" in text
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,6 @@ from pydantic import Field, PositiveInt
 
 from fgrlhf.auc import auc, auc_interval
 from fgrlhf.configs.strict import FilePath, load_config
-from fgrlhf.metrics.config import MetricConfig
-from fgrlhf.metrics.perplexity import Perplexity
 from fgrlhf.pipeline.experiments import Experiment, program
 from fgrlhf.pipeline.scores import evaluation_rows
 from fgrlhf.pipeline.stages import Stage
@@ -47,10 +45,7 @@ from tasks.qa_feedback.task import TASK
 DPO = f"{qa.FOLDER}/training/mini_dpo_config.yml"
 MODEL = "scorer: {kind: sequence_scorer, ckpt: BASE/baseline_rm}"
 PARTS = "level: subsentence, segmenter: published"
-IMPLIED = (
-    "scorer: {kind: python, of: tasks.experiments.credit.ImpliedReward,"
-    " args: {policy: DPO, reference: SFT}}"
-)
+IMPLIED = "scorer: {kind: implied, ckpt: DPO/best, reference: SFT}"
 # name -> rewards; BASE, DPO and SFT are folders. The scale of `implied` gives its sub-sentences
 # about the standard deviation of those of `marks`.
 SIGNALS = {
@@ -63,34 +58,6 @@ SIGNALS = {
     "marks": (R1.replace("%s", "BASE"), R2.replace("%s", "BASE")),
 }
 TRUTH = "truth"
-
-
-class ImpliedReward:
-    """The implied reward of a policy that DPO trained: log p(y | x) - log p_reference(y | x).
-
-    Args:
-      policy, reference: folders.
-    """
-
-    def __init__(self, policy: str, reference: str):
-        def of(model: str) -> Perplexity:
-            return Perplexity(MetricConfig(name="perplexity", model=model), "cpu", "fp32")
-
-        self.models = of(policy), of(reference)
-
-    def score(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[float]:
-        """The empty text has 0."""
-        policy, reference = (self._costs(model, prompts, texts) for model in self.models)
-        return [cost - own for own, cost in zip(policy, reference, strict=True)]
-
-    @staticmethod
-    def _costs(model: Any, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[float]:
-        costs = []
-        for start in range(0, len(texts), 64):
-            part = slice(start, start + 64)
-            for row in model.columns(prompts[part], texts[part]):
-                costs.append(row.get("perplexity/nll_and_tokens", [0.0])[0])
-        return costs
 
 
 class TrueScore:
