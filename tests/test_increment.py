@@ -150,7 +150,9 @@ def test_the_implied_reward_of_a_policy(kind, tmp_path):
     text = "A b. A a."
 
     def reward(ckpt, before, level="sentence"):
-        scorer = {"kind": "implied", "ckpt": ckpt, "reference": before}
+        of_class = "fgrlhf.scorers.likelihood.Implied"
+        arguments = {"policy": ckpt, "reference": before, "device": "cpu"}
+        scorer = {"kind": "python", "of": of_class, "args": arguments}
         return built(scorer=scorer, level=level).segment_scores(PROMPTS, [text, ""])
 
     (same, _), (parts, blank) = reward(reference, reference), reward(trained, reference)
@@ -245,7 +247,7 @@ def test_mistakes_are_named():
     text = refused(scorer={"kind": "linear", "ckpt": "x", "label": "y"})
     assert "reward.a.scorer.label: unknown key" in text
     text = refused(scorer={"ckpt": "x"})
-    known = "bertscore, classifier, implied, judge, linear, python"
+    known = "bertscore, classifier, judge, linear, python"
     assert f"reward.a.scorer.kind: missing; known: {known}" in text
 
 

@@ -160,26 +160,6 @@ class SegmentModelScorer(OnDevice, TextScorerKind):
         return (self.ckpt, *segmenters_of(self.ckpt))
 
 
-class ImpliedScorer(OnDevice, TextScorerKind):
-    """What training has changed: log p(text) of a policy minus that of its reference."""
-
-    kind: Literal["implied"] = "implied"
-    ckpt: FilePath = Field(description="folder or hub name of the policy, such as one of DPO")
-    reference: FilePath = Field(description="that of the policy from which its training started")
-
-    def build(self, context: RewardContext) -> TextScorer:
-        from fgrlhf.scorers.likelihood import Likelihood
-        from fgrlhf.scorers.models import Implied
-
-        context = self.placed(context)
-        reader, device, dtype = "the scorer `implied`", context.device, context.dtype
-        both = (Likelihood(name, reader, device, dtype) for name in (self.ckpt, self.reference))
-        return Implied(*both)
-
-    def model_folders(self) -> tuple[str, ...]:
-        return (self.ckpt, self.reference)
-
-
 class LinearScorerKind(TextScorerKind):
     """A linear model on TF-IDF features: the probability of its label. It reads no prompt."""
 
@@ -251,7 +231,6 @@ class PythonScorer(TextScorerKind):
 TEXT_SCORERS: tuple[type[TextScorerKind], ...] = (
     BertScoreScorer,
     ClassifierScorer,
-    ImpliedScorer,
     JudgeScorer,
     LinearScorerKind,
     PythonScorer,

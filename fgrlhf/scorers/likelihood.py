@@ -149,6 +149,32 @@ class Likelihood:
         return [(total, len(ids)) for total, (_, ids) in zip(totals_B, pairs, strict=True)]
 
 
+class Implied:
+    """The implied reward of a policy (Rafailov et al. 2023): log p(y | x) - log p_reference(y | x).
+
+    With increments this is a process reward that no label of a step was needed for (Rafailov et al.
+    2024, arXiv 2404.12358; Cui et al. 2025, arXiv 2502.01456). A blank text has 0. A config names
+    this scorer with `kind: python`.
+
+    Args:
+      policy: folder or hub name of a policy, such as one that DPO trained.
+      reference: of the policy from which its training started.
+      device: of both; None: a GPU if there is one.
+
+    Raises:
+      UserError: a model cannot be loaded.
+    """
+
+    def __init__(self, policy: str, reference: str, device: str | None = None, dtype: str = "fp32"):
+        place = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        names = (policy, reference)
+        self.models = [Likelihood(name, "an implied reward", place, dtype) for name in names]
+
+    def score(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[float]:
+        of_both = (model.logprobs(prompts, texts) for model in self.models)
+        return [of[0] - ref[0] if of and ref else 0.0 for of, ref in zip(*of_both, strict=True)]
+
+
 def _padded(
     rows: Sequence[Sequence[int]], pad_id: int, left: bool = False
 ) -> tuple[Tensor, Tensor]:

@@ -57,19 +57,3 @@ class Standardized:
     def score(self, prompts: "Sequence[Prompt]", texts: Sequence[str]) -> list[float]:
         scores = self.scorer.score(prompts, texts).tolist()
         return [(score - self.mean) / self.std for score in scores]
-
-
-class Implied:
-    """The implied reward of a policy (Rafailov et al. 2023): log p(y | x) - log p_reference(y | x).
-
-    With increments this is a process reward that no label of a step was needed for (Rafailov et al.
-    2024, arXiv 2404.12358; Cui et al. 2025, arXiv 2502.01456). A blank text has 0.
-    """
-
-    def __init__(self, policy: Any, reference: Any):
-        self.policy = policy
-        self.reference = reference
-
-    def score(self, prompts: "Sequence[Prompt]", texts: Sequence[str]) -> list[float]:
-        of_both = (model.logprobs(prompts, texts) for model in (self.policy, self.reference))
-        return [of[0] - ref[0] if of and ref else 0.0 for of, ref in zip(*of_both, strict=True)]

@@ -45,7 +45,10 @@ from tasks.qa_feedback.task import TASK
 DPO = f"{qa.FOLDER}/training/mini_dpo_config.yml"
 MODEL = "scorer: {kind: sequence_scorer, ckpt: BASE/baseline_rm}"
 PARTS = "level: subsentence, segmenter: published"
-IMPLIED = "scorer: {kind: implied, ckpt: DPO/best, reference: SFT}"
+IMPLIED = (
+    "scorer: {kind: python, of: fgrlhf.scorers.likelihood.Implied,"
+    " args: {policy: DPO/best, reference: SFT}}"
+)
 # name -> rewards; BASE, DPO and SFT are folders. The scale of `implied` gives its sub-sentences
 # about the standard deviation of those of `marks`.
 SIGNALS = {
