@@ -72,6 +72,6 @@ def test_every_signal_has_a_config_that_is_accepted(tmp_path, monkeypatch):
     assert set(settings.trained) <= set(SIGNALS)
     for names in ([name] for name in SIGNALS), [list(SIGNALS)]:
         for signals in names:
-            given = [rewards(settings, signals), "logging.save_dir=out"]
+            given = [f"reward={rewards(settings, signals)}", "logging.save_dir=out"]
             config = load_config(schema, RL, given)
             assert len(config.reward) == len(signals) + ("marks" in signals)

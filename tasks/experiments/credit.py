@@ -25,7 +25,8 @@ import numpy as np
 from pydantic import Field, PositiveInt
 
 from fgrlhf.auc import auc, auc_interval
-from fgrlhf.configs.strict import FilePath, load_config
+from fgrlhf.configs.overrides import parsed_or_text
+from fgrlhf.configs.strict import FilePath, validate
 from fgrlhf.pipeline.experiments import Experiment, program
 from fgrlhf.pipeline.scores import evaluation_rows
 from fgrlhf.pipeline.stages import Stage
@@ -91,12 +92,22 @@ class CreditSettings(qa.BaseSettings):
 
 
 def rewards(settings: CreditSettings, names: Sequence[str]) -> str:
-    """The overrides of a config that has these signals."""
+    """The section `reward` with these signals."""
     folders = {"BASE": settings.base, "DPO": settings.folder / "dpo", "SFT": settings.base / "sft"}
     text = ", ".join(reward for name in names for reward in SIGNALS[name])
     for name, folder in folders.items():
         text = text.replace(name, str(folder))
-    return f"reward={{{text}}}"
+    return f"{{{text}}}"
+
+
+def _config(settings: CreditSettings) -> dict[str, Any]:
+    """Of a run with all signals, which is not trained."""
+    sft = str(settings.base / "sft")
+    return {
+        "model": {"ckpt": sft, "value_model": {"ckpt": sft}},
+        "logging": {"save_dir": settings.output_dir},
+        "reward": parsed_or_text(rewards(settings, list(SIGNALS))),
+    }
 
 
 def plan(settings: CreditSettings) -> Plan:
@@ -126,7 +137,7 @@ def plan(settings: CreditSettings) -> Plan:
 def _arm(settings: CreditSettings, experiment: Experiment, signal: str, seed: int) -> list[Stage]:
     name = f"seed-{seed}/{signal}"
     overrides = [
-        rewards(settings, [signal]),
+        f"reward={rewards(settings, [signal])}",
         f"train.total_episodes={settings.steps * 64}",
         f"train.seed={seed}",
         f"logging.save_dir={experiment.out / name}",
@@ -184,9 +195,8 @@ def before(settings: CreditSettings) -> dict[str, dict[str, Any]]:
         right.append([part.right for part in parts])
     true_reward = ScorerReward(TrueScore(), "subsentence", "shapley", segmenter=PUBLISHED)
     true = [on_parts(*pair) for pair in zip(true_reward.segment_scores(asked, texts), spans)]
-    given = [rewards(settings, list(SIGNALS)), f"logging.save_dir={settings.folder}"]
-    config = load_config(rl_config(TASK), RL, given)
-    aspects, _ = build_aspects(config.reward, RewardContext(TASK.rm_prefix))
+    sections = validate(rl_config(TASK), _config(settings), "SIGNALS").reward
+    aspects, _ = build_aspects(sections, RewardContext(TASK.rm_prefix))
     by_aspect = {name: aspect.segment_scores(asked, texts) for name, aspect in aspects.items()}
     signals = {
         name: [on_parts(scores or [], parts) for scores, parts in zip(by_aspect[name], spans)]
