@@ -3,11 +3,11 @@
     python -m tasks.experiments hacks [seeds=0] [healthy=20] [base_dir=outputs/qa_feedback/mini]
 
 Ten rewards of the mini world can be exploited (HACKS): errors without a price, labels that are
-mixed up, or a rule that pays for what no reader wants. With every seed and every reward there are three runs:
-`watched`, whose guard changes nothing, so that the whole course is seen; `oracle`, whose guard
-watches the true score; and `judges`, whose guard has what a project without an oracle has: another
-reward model, repetition and bounds of the length. The `healthy` runs have the rewards of the demo,
-each with another seed, and a guard that changes nothing.
+mixed up, or a rule that pays for what no reader wants. With every seed and every reward there are
+three runs: `watched`, whose guard changes nothing, so that the whole course is seen; `oracle`,
+whose guard watches the true score; and `judges`, whose guard has what a project without an oracle
+has: another reward model, repetition and bounds of the length. The `healthy` runs have the rewards
+of the demo, each with another seed, and a guard that changes nothing.
 
 An alarm of a watched run counts as in time from the evaluation with the highest true score on dev
 to `within` steps later. The highest of many noisy scores is too high by chance, and the more so the
