@@ -28,7 +28,14 @@ from fgrlhf.pipeline.comparison import (
     efficiencies,
     measure_on_dev,
 )
-from fgrlhf.pipeline.comparison_page import band, explained, page, processor_line, table
+from fgrlhf.pipeline.comparison_page import (
+    band,
+    explained,
+    own_config,
+    page,
+    processor_line,
+    table,
+)
 from fgrlhf.pipeline.experiments import Experiment, Run
 from fgrlhf.pipeline.scores import Point, lower_is_better
 from fgrlhf.report.display import Display
@@ -556,6 +563,13 @@ def test_other_differences():
     assert list(comparison.others()) == expected
     pairs |= {name: SAME for name in ("gpg_vs_rloo", "rloo-holistic_vs_rloo")}
     assert list(comparison.others()) == expected[1:]
+
+
+def test_a_config_is_named_that_is_not_the_first_runs():
+    fine, other = (RunResult("", "", [], {}, config) for config in ("fine.yml", "other.yml"))
+    comparison = RunComparison("m", "test", [0], "sft", 0.0, {"a": fine, "b": other}, {})
+    assert own_config(other, comparison) == ["other.yml"]
+    assert own_config(fine, comparison) == []
 
 
 def test_differences_are_corrected_for_their_number():

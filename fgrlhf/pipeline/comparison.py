@@ -51,12 +51,13 @@ class SeedResult:
 
 @dataclass(frozen=True)
 class RunResult:
-    """A run with all seeds; `overrides` are those of its config."""
+    """A run with all seeds; `overrides` are those of its config, a file."""
 
     group: str
     algorithm: str
     overrides: list[str]
     seeds: dict[int, SeedResult]
+    config: str = ""
 
 
 @dataclass(frozen=True)
@@ -196,7 +197,9 @@ def compare_runs(
         by_seed = {}
         for seed, values in zip(seeds, scores[run.name]):
             by_seed[seed] = _seed_result(out, run, seed, float(np.mean(values)), metric)
-        results[run.name] = RunResult(run.group, run.algorithm, list(run.overrides), by_seed)
+        results[run.name] = RunResult(
+            run.group, run.algorithm, list(run.overrides), by_seed, Path(run.config).name
+        )
     same_on_dev = _is_same_on_dev(out, runs, seeds[0], metric)
     is_lower_better = lower_is_better(metric, metrics)
     reached = efficiencies(results, not is_lower_better) if same_on_dev else {}

@@ -11,7 +11,12 @@ import numpy as np
 from markupsafe import Markup
 
 from fgrlhf.models.provenance import ModelSource
-from fgrlhf.pipeline.comparison import RunComparison, RunDifference, why_dev_differs
+from fgrlhf.pipeline.comparison import (
+    RunComparison,
+    RunDifference,
+    RunResult,
+    why_dev_differs,
+)
 from fgrlhf.pipeline.experiment_settings import seeds_text
 from fgrlhf.pipeline.scores import Point
 from fgrlhf.report.display import Display
@@ -28,7 +33,8 @@ class RunRow:
     Attributes:
       best_kl: of the best policy on dev, which has the score.
       kl: at the end of training.
-      overrides: those that not all runs have.
+      settings: the name of its config, if it is not that of the first run, and the overrides that
+        not all runs have.
     """
 
     name: str
@@ -39,7 +45,7 @@ class RunRow:
     kl: float | None
     over_reference: RunDifference | None
     over_first: RunDifference | None
-    overrides: list[str]
+    settings: list[str]
 
 
 def rows(comparison: RunComparison) -> list[RunRow]:
@@ -58,10 +64,17 @@ def rows(comparison: RunComparison) -> list[RunRow]:
                 kl=_mean([seed.kl for seed in seeds]),
                 over_reference=comparison.difference(name, comparison.reference),
                 over_first=comparison.difference(name, comparison.first),
-                overrides=[pair for pair in run.overrides if pair not in shared],
+                settings=own_config(run, comparison)
+                + [pair for pair in run.overrides if pair not in shared],
             )
         )
     return table
+
+
+def own_config(run: RunResult, comparison: RunComparison) -> list[str]:
+    """The name of the run's config, if it is not that of the first run."""
+    of_first = comparison.runs[comparison.first].config
+    return [] if run.config == of_first else [run.config]
 
 
 def shared_overrides(comparison: RunComparison) -> list[str]:
