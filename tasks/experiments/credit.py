@@ -79,7 +79,7 @@ class CreditSettings(qa.BaseSettings):
 
     seeds: str = Field(default="0,1,2", description="every policy is trained with each seed")
     signals: str = Field(
-        default="whole,increment,without,shapley,implied,marks",
+        default="whole,increment,implied,marks",
         description=f"that policies are trained on, separated by commas; all: {','.join(SIGNALS)}",
     )
     answers: PositiveInt = Field(default=200, description="to test questions, before training")
