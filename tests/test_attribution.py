@@ -1,8 +1,8 @@
 """The part of a score that belongs to each segment: by hand, by brute force, and as a reward."""
 
 from collections.abc import Callable
-from itertools import permutations
-from math import log
+from itertools import permutations, product
+from math import exp, log
 
 import pytest
 
@@ -115,3 +115,52 @@ def test_two_segments_that_say_the_same(reads, expected):
 def test_a_blank_response_is_not_scored(reads):
     reward = ScorerReward(SaysTwo(), "sentence", reads)
     assert reward.segment_scores([Prompt("0", "p")] * 2, ["", " \n"]) == [[], []]
+
+
+def policy_gradient(reads: str, score: Callable[[str], float]) -> list[float]:
+    """E[sum_t grad log pi(y_t) sum_{k >= t} r_k] of a policy that writes two segments, exactly.
+
+    Each segment is `A.` or `B.`, with the probabilities sigmoid(theta) and 1 - sigmoid(theta);
+    theta[0] is of the first segment, theta[1] and theta[2] of the second after `A.` and after `B.`.
+    """
+    theta = [0.25, -0.5, 0.75]
+    p = [1 / (1 + exp(-value)) for value in theta]
+    gradient = [0.0] * 3
+    for first, second in product((0, 1), repeat=2):
+        text = f"{'AB'[first]}. {'AB'[second]}."
+        reading = READINGS[reads]
+        spans = [(0, 2), (3, 5)]
+        scores = [score(read) for read in reading.texts(text, spans)]
+        rewards = [part for _, part in reading.parts(scores, 2)]
+        places = (0, 1 + first)
+        log_gradients = [
+            1 - p[k] if not chosen else -p[k] for k, chosen in zip(places, (first, second))
+        ]
+        probability = 1.0
+        for k, chosen in zip(places, (first, second)):
+            probability *= 1 - p[k] if chosen else p[k]
+        for t, k in enumerate(places):
+            gradient[k] += probability * log_gradients[t] * sum(rewards[t:])
+    return gradient
+
+
+def test_only_increments_keep_the_policy_gradient():
+    """A part must not depend on what is written later: that decision is not credited with it."""
+    table = {
+        "": 0.0,
+        "A.": 1.0,
+        "B.": 0.25,
+        "A. A.": 0.5,
+        "A. B.": 2.0,
+        "B. A.": 1.5,
+        "B. B.": 0.125,
+    }
+
+    def at_the_end(text: str) -> float:
+        return table[text] if len(text) == 5 else 0.0
+
+    true = policy_gradient("increment", at_the_end)  # all at the last segment
+    assert policy_gradient("increment", table.__getitem__) == pytest.approx(true, abs=1e-12)
+    for reads in ("shapley", "without"):
+        of_parts = policy_gradient(reads, table.__getitem__)
+        assert max(abs(a - b) for a, b in zip(of_parts, true)) > 0.02

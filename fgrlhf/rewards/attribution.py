@@ -10,13 +10,16 @@ brings the white space before it. s is the score:
     without     s(y) - s(y without j)
     shapley     sum over S without j of |S|! (J - |S| - 1)! / J! (s(y_S and j) - s(y_S))
 
-Increments and Shapley values add up to s(y) - s(empty), and only they do. An increment depends on
-the order: what a segment says counts where it is said first. `without` pays nothing to either of
-two segments that say the same, the Shapley value (Shapley 1953) half to each. It is exact for up to
-EXACT segments; for more it is the mean, over 16 orders, of what a segment adds to those before it
-in this order (Castro et al. 2009). The orders are two random ones, begun at four places each, and
-their reverses: with reverses the effects of pairs are exact, and with several beginnings a segment
-is early in some orders and late in others.
+Increments and Shapley values add up to s(y) - s(empty), and only they do. `without` pays nothing to
+either of two segments that say the same, the Shapley value (Shapley 1953) half to each, and the
+increment pays the first. As a reward only the increment is right: the other two depend on what is
+written later, and a decision is credited with the rewards from its own segment on, so not with what
+it changes in those before (tests/test_attribution.py).
+
+The Shapley value is exact for up to EXACT segments; for more it is the mean, over 16 orders, of
+what a segment adds to those before it in this order (Castro et al. 2009). The orders are two random
+ones, begun at four places each, and their reverses: with reverses the effects of pairs are exact,
+and with several beginnings a segment is early in some orders and late in others.
 """
 
 import random

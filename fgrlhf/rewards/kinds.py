@@ -48,7 +48,8 @@ if TYPE_CHECKING:
 READS_HELP = (
     "segment: each segment by itself; prefix: the response up to its end; its part of the score of"
     " the whole: increment, what it adds to the response so far; without, what the whole loses"
-    " without it; shapley, what it adds on average over all orders"
+    " without it; shapley, what it adds on average over all orders (the last two to look at: for RL"
+    " docs/rewards.md advises increment)"
 )
 NOT_DIVIDED = f"it is read with a level of {', '.join(DIVIDED_LEVELS)} only: leave it out"
 Label = Annotated[str, Field(min_length=1)]
