@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 from pydantic import Field, PositiveInt
+from transformers.utils import logging as transformers_logging
 
 from fgrlhf.auc import auc, auc_interval
 from fgrlhf.configs.overrides import parsed_or_text
@@ -183,6 +184,7 @@ def on_parts(scores: Sequence[SegmentScore], parts: Sequence[Span]) -> list[floa
 
 def before(settings: CreditSettings) -> dict[str, dict[str, Any]]:
     """How well each signal agrees with the truth, on answers of the SFT policy."""
+    transformers_logging.disable_progress_bar()
     questions = TASK.prompts(settings.base / "data" / "test.json", "test")
     prompts = {prompt.id: prompt for prompt in questions}
     rows = [row for row in evaluation_rows(settings.base, "sft", "test") if not row["sample"]]
