@@ -131,10 +131,11 @@ class Guard:
           UserError: a monitored metric is neither one of dev nor one of a step.
         """
         monitors = self.settings.monitors
-        for name in {monitor.metric for monitor in monitors}:
+        for name in dict.fromkeys(monitor.metric for monitor in monitors):
             if self._dev_names is not None and name not in (*self._dev_names, *metrics):
                 raise self._unknown(name, [*self._dev_names, *metrics])
-        for name in {monitor.metric for monitor in monitors if monitor.bound is not None}:
+        bounded = [monitor.metric for monitor in monitors if monitor.bound is not None]
+        for name in dict.fromkeys(bounded):
             value = metrics.get(name, math.nan)
             if math.isfinite(value):
                 self._steps[name] = [*self._steps.get(name, []), value][-STEPS:]

@@ -12,7 +12,7 @@ from fgrlhf.rewards.scored import ScorerReward
 from fgrlhf.text_types import Prompt
 
 TEXT = "One. Two! Three? "
-ENDS = [4, 9, 16]
+SPANS = [(0, 4), (5, 9), (10, 16)]
 
 
 def all_orders(score: Callable[[int], float], count: int) -> list[float]:
@@ -34,9 +34,11 @@ def curved(mask: int) -> float:
 
 
 def test_a_response_with_some_of_its_segments():
-    texts = [with_segments(TEXT, ENDS, mask) for mask in range(8)]
+    texts = [with_segments(TEXT, SPANS, mask) for mask in range(8)]
     expected = ["", "One.", "Two!", "One. Two!", "Three? ", "One. Three? ", "Two! Three? ", TEXT]
     assert texts == expected
+    steps = [with_segments("A.##B.##C.", [(0, 2), (4, 6), (8, 10)], mask) for mask in range(8)]
+    assert steps == ["", "A.", "B.", "A.##B.", "C.", "A.##C.", "B.##C.", "A.##B.##C."]
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, EXACT])
@@ -83,6 +85,7 @@ def test_effects_of_pairs_are_exact_with_reversed_orders(count):
 def test_a_sample_of_orders_comes_close_to_all(monkeypatch):
     exact = shapley_values({mask: curved(mask) for mask in coalitions(6)}, 6)
     monkeypatch.setattr(attribution, "EXACT", 0)
+    assert len(attribution.orders(6)) == 16
     sampled = shapley_values({mask: curved(mask) for mask in coalitions(6)}, 6)
     assert sampled != exact and sampled == pytest.approx(exact, abs=0.15)
 

@@ -355,7 +355,13 @@ def result(tmp_path):
     runs = [
         Run("ppo", "rl", "", ("data.train_file=a.json", "train.lr=1"), algorithm="ppo"),
         Run("rloo", "rl", "", ("data.train_file=a.json",), algorithm="rloo"),
-        Run("corrected-sft", "sft", "", ("data.train_file=a.json",), algorithm="corrected-sft"),
+        Run(
+            "corrected-sft",
+            "sft",
+            "b/sft.yml",
+            ("data.train_file=a.json",),
+            algorithm="corrected-sft",
+        ),
     ]
 
     def write(name: str, values: list[float]) -> None:
@@ -459,8 +465,9 @@ def test_the_page_tells_common_settings_from_those_of_a_run(result):
     assert "Settings of all runs: <code>data.train_file=a.json</code>" in html
     assert html.count("data.train_file=a.json") == 1
     assert html.count("<small>train.lr=1</small>") == 1 and "own settings" in html
-    for run in result.runs.values():
-        run.overrides[:] = []
+    assert html.count("<small>sft.yml</small>") == 1
+    for name, run in result.runs.items():
+        result.runs[name] = replace(run, overrides=[], config="")
     html = page(result, DISPLAY, None, ORIGIN)
     assert "ettings of" not in html and "own settings" not in html
 
@@ -570,6 +577,8 @@ def test_a_config_is_named_that_is_not_the_first_runs():
     comparison = RunComparison("m", "test", [0], "sft", 0.0, {"a": fine, "b": other}, {})
     assert own_config(other, comparison) == ["other.yml"]
     assert own_config(fine, comparison) == []
+    comparison.runs["b"] = RunResult("", "", [], {}, "other/fine.yml")
+    assert own_config(comparison.runs["b"], comparison) == ["other/fine.yml"]
 
 
 def test_differences_are_corrected_for_their_number():

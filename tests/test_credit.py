@@ -5,6 +5,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from fgrlhf.base.errors import UserError
 from fgrlhf.configs.strict import load_config
 from fgrlhf.load import load_task
 from fgrlhf.task_config import rl_config
@@ -62,14 +63,27 @@ def test_agreement_by_hand():
     constant = agreement([[1.0, 1.0], [0.0, 0.0, 0.0]], right, parts)
     assert constant["within"]["mean"] == 0.5 and constant["tau"]["mean"] == 0
     assert agreement(parts, right, parts)["tau"]["mean"] == 1
+    rounded = [[0.1 + 0.2, 0.3, 0.0]]  # two equal parts
+    of_ties = agreement([[1.0, 1.0, 0.0]], [[True, True, False]], rounded)
+    assert of_ties["tau"]["mean"] == 1
+    all_right = agreement([[1.0, 0.0]], [[True, True]], [[0.5, 0.5]])
+    assert all_right["within"] == all_right["tau"] == "no answer has parts that differ"
+
+
+def test_signals_are_checked_before_anything_runs():
+    for signals in ("whole,foo", "whole,whole"):
+        with pytest.raises(UserError, match="name some of whole, segment, .*, each at most once"):
+            _ = CreditSettings(signals=signals).trained
 
 
 def test_every_signal_has_a_config_that_is_accepted(tmp_path, monkeypatch):
     for name in ("OUTPUT_DIR", "DATA_DIR"):
         monkeypatch.setenv(name, str(tmp_path))
-    settings = CreditSettings(base_dir=str(tmp_path), output_dir=str(tmp_path / "out"))
+    base = tmp_path / "DPO-of-BASE"  # replaced once only
+    settings = CreditSettings(base_dir=str(base), output_dir=str(tmp_path / "out"))
     schema = rl_config(load_task("qa_feedback"))
     assert set(settings.trained) <= set(SIGNALS)
+    assert f"ckpt: {base}/baseline_rm" in rewards(settings, ["whole"])
     for names in ([name] for name in SIGNALS), [list(SIGNALS)]:
         for signals in names:
             given = [f"reward={rewards(settings, signals)}", "logging.save_dir=out"]

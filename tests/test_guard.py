@@ -383,17 +383,31 @@ def test_best_is_written_again_from_its_checkpoint(kept, uninterrupted, tmp_path
 def test_steps_of_the_policy_that_is_given_up_do_not_count(tmp_path):
     made = hacked_run(tmp_path, initial_weights(), until=2, peak=9, tries=20)
     made.high_kl_count = 4
-    of_best = json.loads((tmp_path / "checkpoints" / "step-2" / "state.json").read_text())
-    made.spreads = {"cat": RunningSpread(9, 9.0, 9.0)}
-    made.temperature.value = made.entropy.alpha = made.entropy.coef = 9.0
-    made.reward_weights.multipliers = {"cat": 9.0}
     assert made.guard is not None
     made.guard.alarm = "truth fell"
     made.guard.act(made, tqdm(disable=True))
     assert made.high_kl_count == 0
+
+
+def test_what_adapted_to_the_best_policy_is_restored_with_it(tmp_path):
+    made = hacked_run(tmp_path, initial_weights(), until=2, peak=9, tries=20)
+    made.best = {"step": 2, "metric": "truth", "value": 0.0}
+    made.spreads = {"cat": RunningSpread(4, 1.0, 2.0)}
+    made.temperature.value, made.entropy.alpha, made.entropy.coef = 1.25, 0.5, 0.75
+    made.reward_weights.multipliers = {"cat": 1.5}
+    checkpoint.save(made)
+    made.spreads = {"cat": RunningSpread(9, 9.0, 9.0)}
+    made.temperature.value = made.entropy.alpha = made.entropy.coef = 9.0
+    made.reward_weights.multipliers = {"cat": 9.0}
+    made.kl.coef = 0.5
+    assert made.guard is not None
+    made.guard.alarm = "truth fell"
+    made.guard.act(made, tqdm(disable=True))
     state = made.progress()
-    for key in ("spreads", "temperature", "entropy_alpha", "entropy_coef", "multipliers"):
-        assert state[key] == of_best[key], key
+    assert state["spreads"] == {"cat": {"count": 4, "mean": 1.0, "squares": 2.0}}
+    adapted = ("temperature", "entropy_alpha", "entropy_coef", "multipliers")
+    assert [state[key] for key in adapted] == [1.25, 0.5, 0.75, {"cat": 1.5}]
+    assert made.kl.coef == 0.5 * made.guard.settings.kl_coef  # of the run, not of the policy
 
 
 def test_a_damaged_best_policy_is_an_error(tmp_path):

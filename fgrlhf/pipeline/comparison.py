@@ -51,7 +51,7 @@ class SeedResult:
 
 @dataclass(frozen=True)
 class RunResult:
-    """A run with all seeds; `overrides` are those of its config, a file."""
+    """A run with all seeds. `config` is its YAML file, and `overrides` change it."""
 
     group: str
     algorithm: str
@@ -198,7 +198,7 @@ def compare_runs(
         for seed, values in zip(seeds, scores[run.name]):
             by_seed[seed] = _seed_result(out, run, seed, float(np.mean(values)), metric)
         results[run.name] = RunResult(
-            run.group, run.algorithm, list(run.overrides), by_seed, Path(run.config).name
+            run.group, run.algorithm, list(run.overrides), by_seed, run.config
         )
     same_on_dev = _is_same_on_dev(out, runs, seeds[0], metric)
     is_lower_better = lower_is_better(metric, metrics)

@@ -72,9 +72,12 @@ def rows(comparison: RunComparison) -> list[RunRow]:
 
 
 def own_config(run: RunResult, comparison: RunComparison) -> list[str]:
-    """The name of the run's config, if it is not that of the first run."""
+    """The name (its path, if the names are equal) of a config that is not the first run's."""
     of_first = comparison.runs[comparison.first].config
-    return [] if run.config == of_first else [run.config]
+    if run.config == of_first:
+        return []
+    name = Path(run.config).name
+    return [run.config if name == Path(of_first).name else name]
 
 
 def shared_overrides(comparison: RunComparison) -> list[str]:

@@ -2,7 +2,7 @@
 
 Every way (`READINGS`) names the texts that are scored, and turns their scores into one number for
 each of the J segments. y_S is the response with the segments S only, in their order; each segment
-brings the white space before it. s is the score:
+brings what stands before it: white space, or the separator of `step:X`. s is the score:
 
     segment     s(y_j)
     prefix      s(y_1..j)
@@ -12,14 +12,16 @@ brings the white space before it. s is the score:
 
 Increments and Shapley values add up to s(y) - s(empty), and only they do. `without` pays nothing to
 either of two segments that say the same, the Shapley value (Shapley 1953) half to each, and the
-increment pays the first. As a reward only the increment is right: the other two depend on what is
-written later, and a decision is credited with the rewards from its own segment on, so not with what
-it changes in those before (tests/test_attribution.py).
+increment pays the first.
+
+`without` and `shapley` depend on what is written later. Where a decision is credited with the
+rewards from its own segment on (everywhere but with `algorithm.credit: response`), it is not
+credited with what it changes in those before, so their policy gradient is not that of s
+(tests/test_attribution.py).
 
 The Shapley value is exact for up to EXACT segments; for more it is the mean, over 16 orders, of
 what a segment adds to those before it in this order (Castro et al. 2009). The orders are two random
-ones, begun at four places each, and their reverses: with reverses the effects of pairs are exact,
-and with several beginnings a segment is early in some orders and late in others.
+ones, begun at four places each, and their reverses. With reverses the effects of pairs are exact.
 """
 
 import random
@@ -32,14 +34,11 @@ from fgrlhf.reward_utils import Span
 from fgrlhf.rewards.kind import Reads
 
 EXACT = 6  # segments: 64 texts
-BASES, BEGINNINGS = (
-    2,
-    4,
-)  # random orders, and the places at which each begins: with their reverses 16
+BASES = 2  # random orders for more segments
+BEGINNINGS = 4  # places at which each of them begins; with their reverses 16 orders
 
-Parts = Sequence[
-    tuple[float, float]
-]  # of each segment: the score that its label shows, and its part
+# of each segment: the score that its label shows, and its part
+Parts = Sequence[tuple[float, float]]
 
 
 @dataclass(frozen=True)
@@ -69,19 +68,21 @@ def growing_texts(text: str, ends: Sequence[int]) -> list[str]:
     return ["", *(text[:end] for end in ends[:-1]), text]
 
 
-def with_segments(text: str, ends: Sequence[int], mask: int) -> str:
-    """The response with some segments only.
+def with_segments(text: str, spans: Sequence[Span], mask: int) -> str:
+    """The response with some segments only, without what stands before the first of them.
 
     Args:
       mask: the bit 2^j is set if segment j is kept.
 
-    >>> with_segments("A b. C d. E f. ", [4, 9, 14], 0b110)
+    >>> with_segments("A b. C d. E f. ", [(0, 4), (5, 9), (10, 14)], 0b110)
     'C d. E f. '
     """
-    starts = [0, *ends[:-1]]
-    stops = [*ends[:-1], len(text)]
-    kept = [text[a:b] for j, (a, b) in enumerate(zip(starts, stops)) if mask >> j & 1]
-    return "".join(kept) if mask & 1 else "".join(kept).lstrip()
+    begins = [0, *(end for _, end in spans[:-1])]  # of a segment with what stands before it
+    ends = [*(end for _, end in spans[:-1]), len(text)]
+    kept = [j for j in range(len(spans)) if mask >> j & 1]
+    if kept and kept[0]:
+        begins[kept[0]] = spans[kept[0]][0]
+    return "".join(text[begins[j] : ends[j]] for j in kept)
 
 
 def _ends(spans: Sequence[Span]) -> list[int]:
@@ -89,14 +90,14 @@ def _ends(spans: Sequence[Span]) -> list[int]:
 
 
 def _coalition_texts(text: str, spans: Sequence[Span]) -> list[str]:
-    return [with_segments(text, _ends(spans), mask) for mask in coalitions(len(spans))]
+    return [with_segments(text, spans, mask) for mask in coalitions(len(spans))]
 
 
 def _left_out_texts(text: str, spans: Sequence[Span]) -> list[str]:
     if not spans:
         return []
     every = (1 << len(spans)) - 1
-    left = [with_segments(text, _ends(spans), every ^ (1 << j)) for j in range(len(spans))]
+    left = [with_segments(text, spans, every ^ (1 << j)) for j in range(len(spans))]
     return [text, *left]
 
 
@@ -142,10 +143,9 @@ def shapley_values(scores: Mapping[int, float], count: int) -> list[float]:
     """
     values = [0.0] * count
     if count <= EXACT:
-        for mask in range(1 << count):
+        for mask in range((1 << count) - 1):
             size = mask.bit_count()
-            if size < count:
-                weight = factorial(size) * factorial(count - size - 1) / factorial(count)
+            weight = factorial(size) * factorial(count - size - 1) / factorial(count)
             for j in range(count):
                 if not mask >> j & 1:
                     values[j] += weight * (scores[mask | 1 << j] - scores[mask])
@@ -170,7 +170,8 @@ def _increments(scores: Sequence[float], count: int) -> Parts:
 
 def _losses(scores: Sequence[float], count: int) -> Parts:
     """What the whole loses without each segment."""
-    return [(left, scores[0] - left) for left in scores[1:]]
+    losses = [scores[0] - left for left in scores[1:]]
+    return [(loss, loss) for loss in losses]
 
 
 def _shapley(scores: Sequence[float], count: int) -> Parts:

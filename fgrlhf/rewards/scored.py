@@ -20,7 +20,7 @@ from fgrlhf.reward_utils import (
 )
 from fgrlhf.rewards.attribution import READINGS
 from fgrlhf.rewards.kind import Reads
-from fgrlhf.scorers.base import TextScorer, score_texts
+from fgrlhf.scorers.base import TextScorer, checked_numbers, score_texts
 from fgrlhf.text_types import Prompt, ResponseTokens, SegmentScore
 
 
@@ -93,9 +93,9 @@ class ScorerReward:
         tokens: Sequence[ResponseTokens] | None = None,
     ) -> list[list[SegmentScore]]:
         spans_of_texts = divided(self.segmenter, texts, self.level, tokens)
-        together: Any = getattr(self.scorer, "score_segments", None)
-        if together is not None and self.reads == "segment" and self.level != "whole":
-            scores_of_texts = _scored_together(together, prompts, texts, spans_of_texts)
+        judges_together = hasattr(self.scorer, "score_segments") and self.reads == "segment"
+        if judges_together and self.level != "whole":
+            scores_of_texts = _scored_together(self.scorer, prompts, texts, spans_of_texts)
         else:
             scores_of_texts = self._scored(prompts, texts, spans_of_texts)
         results = []
@@ -291,20 +291,30 @@ def _same_segments(of_members: Sequence[Scores]) -> list[tuple[SegmentScore, ...
 
 
 def _scored_together(
-    score_segments: Any,
+    scorer: Any,
     prompts: Sequence[Prompt],
     texts: Sequence[str],
     spans_of_texts: Sequence[Sequence[Span]],
 ) -> list[list[float]]:
-    """The scores of each response's segments; one without segments is not asked about."""
+    """The scores of each response's segments; one without segments is not asked about.
+
+    Raises:
+      UserError: the scorer does not return one finite number for each segment of each response.
+    """
     asked = [place for place, spans in enumerate(spans_of_texts) if spans]
     segments = []
     for place in asked:
         segments.append([texts[place][start:end] for start, end in spans_of_texts[place]])
-    scores = score_segments(
+    returned = scorer.score_segments(
         [prompts[place] for place in asked], [texts[place] for place in asked], segments
     )
+    name = type(scorer).__name__
+    if not isinstance(returned, Sequence) or len(returned) != len(asked):
+        raise UserError(
+            f"the scorer {name} returned {shorten(repr(returned), 80)} for {len(asked)} responses:"
+            " `score_segments` must return a list of numbers for each response"
+        )
     results: list[list[float]] = [[] for _ in texts]
-    for place, numbers in zip(asked, scores, strict=True):
-        results[place] = list(numbers)
+    for place, numbers, of_place in zip(asked, returned, segments):
+        results[place] = checked_numbers(name, "score_segments", numbers, of_place)
     return results

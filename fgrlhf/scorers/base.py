@@ -63,11 +63,11 @@ class OnDevice(StrictModel):
         """
         if self.device is None:
             return context
-        _check_device(self.device)
+        check_device(self.device)
         return replace(context, device=self.device)
 
 
-def _check_device(name: str) -> None:
+def check_device(name: str) -> None:
     """Raise `UserError` if this machine does not have the device."""
     import torch  # a config is read without it
 
@@ -139,19 +139,26 @@ def _checked_scores(
     scorer: TextScorer, prompts: "Sequence[Prompt]", texts: Sequence[str]
 ) -> list[float]:
     """The scores of the texts. Raises `UserError` if they are not one finite number for each."""
-    name = type(scorer).__name__
-    returned: Any = scorer.score(prompts, texts)
+    return checked_numbers(type(scorer).__name__, "score", scorer.score(prompts, texts), texts)
+
+
+def checked_numbers(name: str, method: str, returned: Any, texts: Sequence[str]) -> list[float]:
+    """What the method of a scorer returned for texts.
+
+    Raises:
+      UserError: it is not one finite number for each.
+    """
     try:
         scores = [float(score) for score in returned]
     except (TypeError, ValueError, RuntimeError):  # the last if a tensor holds several numbers
         raise UserError(
             f"the scorer {name} returned {shorten(repr(returned), 80)} for {len(texts)} texts:"
-            " `score` must return a list of numbers, one for each text"
+            f" `{method}` must return a list of numbers, one for each text"
         ) from None
     if len(scores) != len(texts):
         raise UserError(
-            f"the scorer {name} returned {len(scores)} scores for {len(texts)} texts: `score` must"
-            " return one number for each text"
+            f"the scorer {name} returned {len(scores)} scores for {len(texts)} texts: `{method}`"
+            " must return one number for each text"
         )
     for score, text in zip(scores, texts):
         if not math.isfinite(score):

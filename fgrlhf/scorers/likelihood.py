@@ -10,7 +10,9 @@ from fgrlhf.base.errors import UserError, shorten
 from fgrlhf.models.loading import max_positions
 from fgrlhf.models.logprobs import check_logprobs
 from fgrlhf.policy import load_policy
+from fgrlhf.reward_models.precision import DTYPES
 from fgrlhf.rollout import logprobs_of
+from fgrlhf.scorers.base import check_device
 from fgrlhf.text_types import Prompt
 
 BATCH = 64  # responses in a forward pass
@@ -150,25 +152,38 @@ class Likelihood:
 
 
 class Implied:
-    """The implied reward of a policy (Rafailov et al. 2023): log p(y | x) - log p_reference(y | x).
+    """What training has changed: log p(y | x) - log p_reference(y | x).
 
-    With increments this is a process reward that no label of a step was needed for (Rafailov et al.
-    2024, arXiv 2404.12358; Cui et al. 2025, arXiv 2502.01456). A blank text has 0. A config names
-    this scorer with `kind: python`.
+    This is the implied reward of DPO (Rafailov et al. 2023) divided by its beta, without the end of
+    the sequence. With increments it is a process reward that no label of a step was needed for
+    (Rafailov et al. 2024, arXiv 2404.12358; Cui et al. 2025, arXiv 2502.01456). A blank text has 0.
+    A config names this scorer with `kind: python`.
 
     Args:
       policy: folder or hub name of a policy, such as one that DPO trained.
       reference: of the policy from which its training started.
+      chat_template: of both, as in `model.chat_template` of the policy's config.
       device: of both; None: a GPU if there is one.
 
     Raises:
-      UserError: a model cannot be loaded.
+      UserError: a model cannot be loaded, or this machine does not have the device.
     """
 
-    def __init__(self, policy: str, reference: str, device: str | None = None, dtype: str = "fp32"):
-        place = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        names = (policy, reference)
-        self.models = [Likelihood(name, "an implied reward", place, dtype) for name in names]
+    def __init__(
+        self,
+        policy: str,
+        reference: str,
+        chat_template: bool | None = None,
+        device: str | None = None,
+        dtype: str = "fp32",
+    ):
+        if device is None:
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        check_device(device)
+        if dtype not in DTYPES:
+            raise UserError(f"dtype is {shorten(repr(dtype), 40)}: use {' or '.join(DTYPES)}")
+        of_both = ("an implied reward", device, dtype, chat_template)
+        self.models = [Likelihood(name, *of_both) for name in (policy, reference)]
 
     def score(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[float]:
         of_both = (model.logprobs(prompts, texts) for model in self.models)

@@ -17,6 +17,7 @@ After training: the true score of policies that were trained on the signal alone
 docs/credit.md has the results.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from pydantic import Field, PositiveInt
 from transformers.utils import logging as transformers_logging
 
 from fgrlhf.auc import auc, auc_interval
+from fgrlhf.base.errors import UserError
 from fgrlhf.configs.overrides import parsed_or_text
 from fgrlhf.configs.strict import FilePath, validate
 from fgrlhf.pipeline.experiments import Experiment, program
@@ -89,15 +91,20 @@ class CreditSettings(qa.BaseSettings):
 
     @property
     def trained(self) -> list[str]:
-        return [name.strip() for name in self.signals.split(",") if name.strip()]
+        names = [name.strip() for name in self.signals.split(",") if name.strip()]
+        unknown = [name for name in names if name not in SIGNALS]
+        if unknown or len(set(names)) < len(names):
+            raise UserError(
+                f"signals={self.signals}: name some of {', '.join(SIGNALS)}, each at most once"
+            )
+        return names
 
 
 def rewards(settings: CreditSettings, names: Sequence[str]) -> str:
     """The section `reward` with these signals."""
     folders = {"BASE": settings.base, "DPO": settings.folder / "dpo", "SFT": settings.base / "sft"}
     text = ", ".join(reward for name in names for reward in SIGNALS[name])
-    for name, folder in folders.items():
-        text = text.replace(name, str(folder))
+    text = re.sub("|".join(folders), lambda match: str(folders[match[0]]), text)
     return f"{{{text}}}"
 
 
@@ -156,7 +163,7 @@ def _arm(settings: CreditSettings, experiment: Experiment, signal: str, seed: in
 # ---- before training -----------------------------------------------------------------------------
 
 
-def kendall(a: Sequence[float], b: Sequence[float]) -> float | None:
+def kendall(a: Sequence[float] | np.ndarray, b: Sequence[float] | np.ndarray) -> float | None:
     """Kendall's tau-b of two series: concordant minus discordant pairs, ties in one left out.
 
         tau_b = sum_{i<j} sign(a_i - a_j) sign(b_i - b_j) / sqrt(n_a n_b)
@@ -221,25 +228,36 @@ def agreement(
       right: whether each is right.
       parts: their true parts of the score.
     """
-    units = [n for n, of_answer in enumerate(values) for _ in of_answer]
+    # parts are differences: without rounding, equal ones would differ in their last digits
+    rounded_values, rounded_parts = (
+        [np.round(of_answer, 9) for of_answer in kind] for kind in (values, parts)
+    )
+    units = [n for n, of_answer in enumerate(rounded_values) for _ in of_answer]
     within = []
     taus = []
-    for of_answer, labels, true in zip(values, right, parts):
-        area = auc(np.asarray(of_answer), np.asarray(labels, dtype=bool))
+    for of_answer, labels, true in zip(rounded_values, right, rounded_parts):
+        area = auc(of_answer, np.asarray(labels, dtype=bool))
         if area is not None:
             within.append(area)
         if (tau := kendall(of_answer, true)) is not None:
             taus.append(tau)
         elif kendall(true, true) is not None:
             taus.append(0.0)  # a constant orders nothing
-    pooled = [value for of_answer in values for value in of_answer]
+    pooled = np.concatenate(rounded_values)
     figure = auc_interval(pooled, [label for labels in right for label in labels], units)
     return {
         "auc": figure.as_dict() if isinstance(figure, Interval) else figure,
-        "within": mean_interval(within, may_be_share=False).as_dict(),
-        "tau": mean_interval(taus, may_be_share=False).as_dict(),
+        "within": _mean(within),
+        "tau": _mean(taus),
         "answers": [len(values), len(within), len(taus)],
     }
+
+
+def _mean(values: Sequence[float]) -> dict[str, Any] | str:
+    """The mean over answers with its interval, or why there is none."""
+    if not values:
+        return "no answer has parts that differ"
+    return mean_interval(values, may_be_share=False).as_dict()
 
 
 # ---- results -------------------------------------------------------------------------------------
