@@ -405,6 +405,65 @@ def test_a_data_set_is_fetched_once(tmp_path):
     assert "nor fetched from the hub (ConnectError" in unreachable
 
 
+def test_classes_of_datasets_have_their_names(tmp_path):
+    """A ClassLabel column holds the places of its names: without them good and bad could swap."""
+    kinds = {"names": ["omission", "addition"], "_type": "ClassLabel"}
+    text = {"dtype": "string", "_type": "Value"}
+    features = {
+        "label": {"names": ["good", "bad"], "_type": "ClassLabel"},
+        "stars": {"names": ["5", "4", "-1"], "_type": "ClassLabel"},
+        "right": {"names": ["True", "False"], "_type": "ClassLabel"},
+        "tags": {"feature": kinds, "_type": "List"},
+        "spans": {"feature": {"kind": kinds, "text": text}, "length": -1, "_type": "List"},
+        "old": {"feature": {"kind": kinds, "text": text}, "length": -1, "_type": "Sequence"},
+        "older": [kinds],
+        "object": {"feature": kinds, "text": text},
+        "number": {"dtype": "int64", "_type": "Value"},
+    }
+    rows = [
+        {
+            "label": 0,
+            "stars": 0,
+            "right": 1,
+            "tags": [1, 0],
+            "spans": [{"kind": 1, "text": "x"}],
+            "old": {"kind": [0, 1], "text": ["x", "y"]},
+            "older": [0],
+            "object": {"feature": 1, "text": "z"},
+            "number": 1,
+        },
+        {"label": 1, "stars": 2, "right": -1, "tags": [], "spans": None, "number": None}
+        | {"old": {"kind": [], "text": []}, "older": [], "object": None},
+    ]
+    info = json.dumps({"info": {"features": features}})
+    table = pyarrow.Table.from_pylist(rows).replace_schema_metadata({"huggingface": info})
+    pyarrow.parquet.write_table(table, tmp_path / "rows.parquet")
+    first, second = read_rows(tmp_path / "rows.parquet")
+    assert first == {
+        "label": "good",
+        "stars": 5,
+        "right": False,
+        "tags": ["addition", "omission"],
+        "spans": [{"kind": "addition", "text": "x"}],
+        "old": {"kind": ["omission", "addition"], "text": ["x", "y"]},
+        "older": ["omission"],
+        "object": {"feature": "addition", "text": "z"},
+        "number": 1,
+    }
+    assert (second["label"], second["stars"], second["right"]) == ("bad", -1, None)
+    assert second["spans"] is None and second["object"] is None
+
+
+@pytest.mark.parametrize(
+    "info",
+    ["{", "[]", '{"info": null}', '{"info": {"features": {"label": {"_type": "ClassLabel"}}}}'],
+)
+def test_what_datasets_recorded_may_be_damaged(info, tmp_path):
+    table = pyarrow.table({"label": [0, 1]}).replace_schema_metadata({"huggingface": info})
+    pyarrow.parquet.write_table(table, tmp_path / "rows.parquet")
+    assert read_rows(tmp_path / "rows.parquet") == [{"label": 0}, {"label": 1}]
+
+
 def test_json_columns_of_parquet_are_decoded(tmp_path):
     import pyarrow
     import pyarrow.parquet

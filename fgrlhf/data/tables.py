@@ -91,8 +91,15 @@ def _size(value: Any) -> int:
 
 
 def plain_rows(batch: Any) -> list[Any]:
-    """The rows of an Arrow record batch as JSON values. Columns of JSON texts are decoded."""
+    """The rows of an Arrow record batch as JSON values.
+
+    Columns of JSON texts are decoded, and classes of the `datasets` library have their names.
+    """
     rows = [plain(row) for row in batch.to_pylist()]
+    for name, feature in _features(batch.schema).items():
+        if _has_classes(feature):
+            for row in rows:
+                row[name] = _named(row[name], feature)
     for name, kind in zip(batch.schema.names, batch.schema.types):
         if _has_json(kind):
             for row in rows:
@@ -124,6 +131,75 @@ def _decoded(value: Any, kind: Any) -> Any:
                 decoded[field.name] = _decoded(decoded[field.name], field.type)
         return decoded
     return value
+
+
+# ---- classes of `datasets`: the place of a name in a list ----------------------------------------
+
+
+def _features(schema: Any) -> dict[str, Any]:
+    """Column -> what the `datasets` library has recorded of it in an Arrow schema; {} without."""
+    try:
+        recorded = parse_json((schema.metadata or {})[b"huggingface"].decode())
+        features = recorded["info"]["features"]
+        return {name: features[name] for name in schema.names if name in features}
+    except (KeyError, TypeError, ValueError):
+        return {}
+
+
+def _names(feature: Any) -> list[str] | None:
+    """The names of a class label; None for another feature."""
+    if not isinstance(feature, dict) or feature.get("_type") != "ClassLabel":
+        return None
+    names = feature.get("names")
+    is_list = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    return names if is_list else None
+
+
+def _has_classes(feature: Any) -> bool:
+    """Whether a feature has class labels, also inside of lists and objects."""
+    if isinstance(feature, list):
+        return any(map(_has_classes, feature))
+    if not isinstance(feature, dict):
+        return False
+    return _names(feature) is not None or any(map(_has_classes, feature.values()))
+
+
+def _named(value: Any, feature: Any) -> Any:
+    """A value of a column with the names of its classes in place of their places in the list.
+
+    Names that are numbers, or true and false, become numbers and truth values. A class of -1 is
+    missing. `datasets` before 4 stored a list of objects as an object of lists.
+    """
+    names = _names(feature)
+    if names is not None:
+        if isinstance(value, bool) or not isinstance(value, int):
+            return value
+        return _values_of(names)[value] if 0 <= value < len(names) else None
+    if isinstance(feature, list) and len(feature) == 1 and isinstance(value, list):
+        return [_named(item, feature[0]) for item in value]
+    if not isinstance(feature, dict):
+        return value
+    inner = feature.get("feature") if isinstance(feature.get("_type"), str) else feature
+    if isinstance(value, list):
+        return [_named(item, inner) for item in value]
+    if isinstance(value, dict) and isinstance(inner, dict):
+        is_list = inner is not feature
+        named = {}
+        for key, item in value.items():
+            of_key = [inner.get(key)] if is_list and isinstance(item, list) else inner.get(key)
+            named[key] = _named(item, of_key)
+        return named
+    return value
+
+
+def _values_of(names: list[str]) -> list[Any]:
+    """Names as values: numbers and truth values if all of them are such, else texts."""
+    lower = [name.lower() for name in names]
+    if set(lower) <= {"true", "false"}:
+        return [name == "true" for name in lower]
+    if all(re.fullmatch(r"0|-?[1-9][0-9]{0,8}", name) for name in names):
+        return [int(name) for name in names]
+    return names
 
 
 def write_parquet(path: Path, rows: list[dict[str, Any]]) -> None:

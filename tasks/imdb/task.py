@@ -17,12 +17,13 @@ from tasks.text_task import text_task
 PROMPT_WORDS = 48  # the end of the first half that the policy reads: about 64 tokens of GPT-2
 JUDGED_WORDS = 300  # the end that the classifier reads: with a response, at most its 512 tokens
 LABELS = ("negative", "positive")
+NAMES = ("neg", "pos")  # of the labels in the hub's data set, where Parquet files have numbers
 
 
 def prompts(row: Row) -> list[dict[str, Any]]:
     """The first half of the words of a review; the reference is the second half."""
     text = row.text("text")
-    label = check_place("label", row.get("label"), 2, "0 is negative and 1 is positive")
+    label = label_of(row)
     words = text.split(" ")
     opening = words[: len(words) // 2]
     prompt = " ".join(opening[-PROMPT_WORDS:])
@@ -35,7 +36,15 @@ def prompts(row: Row) -> list[dict[str, Any]]:
 
 
 def labelled(row: Row) -> list[tuple[str, str]]:
-    return [(row.text("text"), LABELS[row.get("label")])]
+    return [(row.text("text"), LABELS[label_of(row)])]
+
+
+def label_of(row: Row) -> int:
+    """0 of a negative review, 1 of a positive one; `neg` and `pos` are their names."""
+    label = row.get("label")
+    if label in NAMES:
+        return NAMES.index(label)
+    return check_place("label", label, 2, "0 is negative and 1 is positive")
 
 
 class ReviewSentiment(RewardKind):

@@ -9,7 +9,9 @@ from tasks.imdb.task import PROMPT_WORDS, SentimentReward, labelled, prompts
 
 
 def test_a_review_is_divided_after_half_of_its_words():
+    named = Row({"text": "a b c d e", "label": "pos"}, {})
     row = Row({"text": "a b c d e", "label": 1}, {})
+    assert prompts(named) == prompts(row)
     assert prompts(row) == [
         {"prompt": "a b", "references": [" c d e"], "opening": "a b", "label": 1}
     ]
