@@ -50,7 +50,7 @@ HACKS = {
 }
 ARMS = ("watched", "oracle", "judges")
 HEALTHY = "healthy"
-# what judges have in place of an oracle; answers of the SFT policy have about 43 tokens
+# what judges have in place of an oracle; answers of the SFT policy have about 43 words
 JUDGES = ("preference", "repetition", "length >= 22", "length <= 86")
 PREFERENCE = (
     "{name: score, key: preference, better: high,"
