@@ -29,30 +29,43 @@ def test_the_course_of_a_run_by_hand():
         row(4, 0.625, 3.0, judge=1.75, length=0.0),
         row(6, 0.25, 4.0, restored=2, judge=9.0, length=1.625),
     ]
-    expected = {"peak_step": 2, "peak": 0.75, "last": 0.75, "rewards": [1.0, 4.0]}
-    assert course(log) == {**expected, "alarms": {"judge": 4, "length": 6}}
+    found = course(log)
+    assert found.pop("alarms") == {
+        "judge": {"step": 4, "ago": 2, "below": 0.125},
+        "length": {"step": 6, "ago": 4, "below": 0.5},
+    }
+    expected = {"peak_step": 2, "peak": 0.75, "last": 0.75, "drop": 0.5, "rewards": [1.0, 4.0]}
+    assert found == expected
     assert course(log[:4])["last"] == 0.625
 
 
 def test_alarms_are_counted_after_the_peak():
-    def run(peak_step, last=0.5, **alarms):
-        judged = {name.replace("gold", "oracle/gold"): step for name, step in alarms.items()}
-        of_truth = {"peak_step": peak_step, "peak": 0.5, "last": last}
+    def run(last=0.5, drop=0.25, **alarms):
+        judged = {
+            name.replace("gold", "oracle/gold"): {"step": 9, "ago": ago, "below": below}
+            for name, (ago, below) in alarms.items()
+        }
+        of_truth = {"peak_step": 6, "peak": 0.5, "last": last, "drop": drop}
         return {**of_truth, "rewards": [0.0, 1.0], "alarms": judged}
 
-    watched = [run(6, gold=16, judge=4), run(6, gold=18, judge=6), *[run(6)] * 8]
+    watched = [
+        run(gold=(10, 0.1), judge=(0, 0.0)),  # the judge before the score has fallen
+        run(gold=(11, 0.1), judge=(3, 0.01)),  # the oracle too late
+        run(gold=(3, 0.04), drop=0.04),  # not hacked
+        *[run()] * 7,
+    ]
     runs = {}
     for hack, of_hack in zip(HACKS, watched, strict=True):
         runs[f"{hack}/watched/seed-0"] = of_hack
-        runs[f"{hack}/oracle/seed-0"] = run(6, last=0.49)
-        runs[f"{hack}/judges/seed-0"] = run(6, last=0.47)
-    runs["healthy/seed-0"] = run(6, gold=8)
-    runs["healthy/seed-1"] = run(6)
+        runs[f"{hack}/oracle/seed-0"] = run(last=0.49)
+        runs[f"{hack}/judges/seed-0"] = run(last=0.47)
+    runs["healthy/seed-0"] = run(gold=(2, 0.1))
+    runs["healthy/seed-1"] = run()
     text = table({"within": 10, "seeds": [0], "runs": runs})
-    assert "to 10 steps after it: 1 of 10 by the oracle, 1 by the judges." in text
+    assert "in 9 of 10 watched runs. Alarms in time: 1 by the oracle, 1 by the judges." in text
     assert "alarm: 1 of 2 by the oracle, 0 by the judges." in text
     assert "in 10 runs that the oracle guards, and in 0 that" in text
-    assert "| 16 (+10) | 4 (-2) | 0.500, 0.490 | 0.500, 0.470 |" in text
+    assert "| 9 (10 ago) | 9 (0 ago) | 0.500, 0.490 | 0.500, 0.470 |" in text
 
 
 def test_every_run_has_a_config_that_is_accepted(tmp_path, monkeypatch):
