@@ -226,7 +226,8 @@ def table(result: Mapping[str, Any]) -> str:
         f"Alarms in time: {in_time[True]} by the oracle, {in_time[False]} by the judges.",
         f"Healthy runs with an alarm: {false[True]} of {len(healthy)} by the oracle,",
         f"{false[False]} by the judges. The last policy is within {KEPT} of the peak in",
-        f"{kept['oracle']} runs that the oracle guards, and in {kept['judges']} that the judges guard.",
+        f"{kept['oracle']} runs that the oracle guards, and in {kept['judges']} that the judges",
+        "guard.",
     ]
     return " ".join(counts) + "\n\n" + markdown(head, rows)
 
