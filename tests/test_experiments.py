@@ -18,7 +18,10 @@ from tasks.experiments import __main__ as command
 from tasks.experiments.__main__ import STUDIES
 from tasks.experiments.stages import ROOT
 
-ON_THE_DEMO = ("science", "compare", "second_round", "active", "noisy_annotators", "hole")
+ON_THE_DEMO = (
+    *("science", "compare", "second_round", "active", "noisy_annotators"),
+    *("hole", "hacks", "credit"),
+)
 # case -> study and settings; {} is a folder that has the files of the demo, of people and a model
 CASES = {
     **{name: (name, {"base_dir": "{}", "seeds": "3"}) for name in ON_THE_DEMO},
@@ -43,7 +46,7 @@ def base(tmp_path) -> Path:
     models = ("sft", "base_model", "fine_grained/best", "model")
     for name in (*models, "rel_rm", "fact_rm", "comp_rm", "baseline_rm"):
         files += [f"{name}/config.json", f"{name}/model.safetensors"]
-    for name in (*files, "generated/sft-dev/samples.jsonl"):
+    for name in (*files, "generated/sft-dev/samples.jsonl", "eval/sft-test/rows.jsonl"):
         write_text(folder / name, "[]")
     return folder
 
@@ -140,6 +143,12 @@ FILES_OF_THE_DEMO = {
     "active": {"data/train.json", "fine_grained/best/config.json", "base_model/config.json"},
     "noisy_annotators": {"data/train_feedback.json", "data/dev_feedback.json"},
     "hole": {"data/train_feedback.json", "rel_rm/model.safetensors", "sft/model.safetensors"},
+    "hacks": {
+        "sft/model.safetensors",
+        "fact_rm/model.safetensors",
+        "baseline_rm/model.safetensors",
+    },
+    "credit": {"data/train_feedback.json", "rel_rm/model.safetensors", "baseline_rm/config.json"},
 }
 
 

@@ -7,6 +7,7 @@ import torch
 from fgrlhf.base.errors import UserError
 from fgrlhf.metrics.config import MetricConfig
 from fgrlhf.metrics.registry import build_metric
+from fgrlhf.scorers import likelihood
 from fgrlhf.text_types import Prompt
 
 
@@ -63,13 +64,15 @@ def test_an_encoder_decoder_reads_the_prompt_in_its_encoder(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "t5", "bart", "chat"])
-def test_batches_change_nothing(kind, tmp_path):
+def test_batches_change_nothing(kind, tmp_path, monkeypatch):
     policy = tiny.chat() if kind == "chat" else tiny.policy(kind)
     metric = perplexity(saved(policy, tmp_path))
     prompts = [Prompt("0", "the"), Prompt("1", "the red cat sees a dog"), Prompt("2", "")]
     prompts = [prompt for prompt in prompts for _ in range(3)]
     texts = ["a bird", "", "the blue bird likes one green cat .", "dog", " ", "two", "cat", "a", ""]
     together = metric.values(prompts, texts)
+    monkeypatch.setattr(likelihood, "BATCH", 2)
+    assert metric.values(prompts, texts) == [v if v is None else pytest.approx(v) for v in together]
     alone = [metric.values([p], [t])[0] for p, t in zip(prompts, texts, strict=True)]
     assert [value is None for value in together] == [not text.strip() for text in texts]
     assert together == [None if value is None else pytest.approx(value) for value in alone]
@@ -125,8 +128,8 @@ class Recorder:
 )
 def test_the_text_that_a_decoder_reads(policy, prompt, text, joint, tmp_path):
     metric = perplexity(saved(policy(), tmp_path))
-    recorder = Recorder(metric.language_model.tokenizer)
-    metric.language_model.tokenizer = recorder
+    recorder = Recorder(metric.likelihood.language_model.tokenizer)
+    metric.likelihood.language_model.tokenizer = recorder
     metric.values([Prompt("0", prompt)], [text])
     assert recorder.texts == [joint]
 
@@ -159,7 +162,7 @@ def test_its_key_and_its_model(tmp_path):
         "gpt2_perplexity",
         "gpt2_perplexity/nll_and_tokens",
     }
-    assert not metric.language_model.training
-    assert not any(p.requires_grad for p in metric.language_model.parameters())
+    assert not metric.likelihood.language_model.training
+    assert not any(p.requires_grad for p in metric.likelihood.language_model.parameters())
     with pytest.raises(UserError, match="no language model could be loaded from `.*missing`"):
         perplexity(str(tmp_path / "missing"))
