@@ -220,6 +220,31 @@ def test_a_response_of_which_no_segment_was_read_has_no_score():
 @pytest.mark.parametrize(
     "scores, message",
     [
+        ([[1.0]], "returned 1 scores for 2 texts: `score_segments` must return one number"),
+        ([[1.0, float("nan")]], "gave nan to the text 'Two.'"),
+        ([[1.0, 2.0]] * 2, "for 1 responses: `score_segments` must return a list of numbers for"),
+        (None, "returned None for 1 responses"),
+    ],
+)
+def test_segments_that_are_judged_together_have_a_number_each(scores, message):
+    class Together:
+        def __init__(self, scores):
+            self.scores = scores
+
+        def score_segments(self, prompts, texts, segments):
+            return self.scores
+
+    for right in ([[1.0, 2.0]], torch.tensor([[1.0, 2.0]])):
+        reward = ScorerReward(Together(right), "sentence")
+        (found,) = reward.segment_scores(PROMPTS[:1], ["One. Two."])
+        assert [score.value for score in found] == [1, 2]
+    with pytest.raises(UserError, match=message):
+        ScorerReward(Together(scores), "sentence").segment_scores(PROMPTS[:1], ["One. Two."])
+
+
+@pytest.mark.parametrize(
+    "scores, message",
+    [
         ([1.0], "returned 1 scores for 2 texts"),
         ([1.0, float("nan")], "gave nan to the text 'b'"),
         (None, "the scorer Broken returned None for 2 texts: `score` must return a list of numb"),

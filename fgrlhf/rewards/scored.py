@@ -309,12 +309,16 @@ def _scored_together(
         [prompts[place] for place in asked], [texts[place] for place in asked], segments
     )
     name = type(scorer).__name__
-    if not isinstance(returned, Sequence) or len(returned) != len(asked):
+    try:  # a list, an array or a tensor
+        of_responses = list(returned)
+    except TypeError:
+        of_responses = []
+    if len(of_responses) != len(asked):
         raise UserError(
             f"the scorer {name} returned {shorten(repr(returned), 80)} for {len(asked)} responses:"
             " `score_segments` must return a list of numbers for each response"
         )
     results: list[list[float]] = [[] for _ in texts]
-    for place, numbers, of_place in zip(asked, returned, segments):
+    for place, numbers, of_place in zip(asked, of_responses, segments):
         results[place] = checked_numbers(name, "score_segments", numbers, of_place)
     return results

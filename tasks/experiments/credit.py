@@ -180,12 +180,12 @@ def on_parts(scores: Sequence[SegmentScore], parts: Sequence[Span]) -> list[floa
     """The value of each part: that of the segment in which it ends, 0 if there is none."""
     values = []
     for _, end in parts:
-        over = [
-            score.value
-            for score in scores
-            if score.start < end and (score.end is None or end <= score.end)
-        ]
-        values.append(over[0] if over else 0.0)
+        value = 0.0
+        for score in scores:
+            if score.start < end and (score.end is None or end <= score.end):
+                value = score.value
+                break
+        values.append(value)
     return values
 
 
